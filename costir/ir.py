@@ -1,0 +1,273 @@
+"""The records that cross from one stage to the next. Read this first; everything else makes or reads these.
+
+    load -> trace -> lift -> cost -> roofline -> solve -> report -> render
+
+A `Graph` is a list of operator calls whose tensor shapes are expressions in the user's size names. `cost` gives each call
+a `Cost`. All quantities are exact until a chip enters: FLOPs and bytes are sympy expressions with rational coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from costir.symbolic import ONE, ZERO, Boolean, Expr, Rational, product, total
+
+Phase = Literal["forward", "backward", "optimizer"]
+Role = Literal["activation", "input", "weight", "buffer", "grad", "state"]
+
+# Bytes per element in storage. int4 and fp4 take half a byte.
+ITEMSIZE: dict[str, Expr] = {
+    **{t: Rational(8) for t in ("float64", "int64", "uint64", "complex64")},
+    **{t: Rational(4) for t in ("float32", "int32", "uint32", "complex32", "qint32")},
+    **{t: Rational(2) for t in ("float16", "bfloat16", "int16", "uint16")},
+    **{t: Rational(1) for t in ("int8", "uint8", "bool", "qint8", "quint8", "bits8", "float8_e4m3fn", "float8_e5m2",
+                                "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")},
+    **{t: Rational(1, 2) for t in ("int4", "uint4", "float4_e2m1fn_x2", "quint4x2")},
+    "complex128": Rational(16),
+}  # fmt: skip
+
+# Short names that people type, and that results print.
+SHORT_DTYPE = {
+    "fp64": "float64", "f64": "float64", "fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16",
+    "half": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "f8": "float8_e4m3fn", "fp4": "float4_e2m1fn_x2",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "i8": "int8", "s8": "int8", "i4": "int4", "i32": "int32", "i64": "int64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One operand or result of a call.
+
+    Attributes:
+        shape: an expression per dimension.
+        dtype: torch's name of the storage type, without the prefix "torch.".
+        expanded: the dimensions of stride 0; their elements are stored once.
+        role: what the memory holds; views keep the role of what they view.
+        ref: two operands of one call with the same `ref` are the same memory, read once. -1 is like no other.
+        nnz: the number of stored elements of a sparse tensor, else None.
+        index_bytes: bytes of the index arrays of a sparse tensor.
+    """
+
+    shape: tuple[Expr, ...]
+    dtype: str = "float32"
+    expanded: tuple[int, ...] = ()
+    role: Role = "activation"
+    ref: int = -1
+    nnz: Expr | None = None
+    index_bytes: Expr = ZERO
+
+    @property
+    def numel(self) -> Expr:
+        """Number of elements by shape."""
+        return product(self.shape)
+
+    @property
+    def unique(self) -> Expr:
+        """Number of elements in memory: a stride-0 expand is stored once, a sparse tensor stores `nnz`."""
+        if self.nnz is not None:
+            return self.nnz
+        return product(d for i, d in enumerate(self.shape) if i not in self.expanded)
+
+    @property
+    def itemsize(self) -> Expr:
+        """Bytes per element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def nbytes(self) -> Expr:
+        """Bytes read when the tensor is read once."""
+        return self.unique * self.itemsize + self.index_bytes
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether one element is a pair of reals."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def is_float(self) -> bool:
+        """Whether arithmetic on it is floating point (complex included)."""
+        return self.dtype.startswith(("float", "bfloat", "complex"))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One ATen operator call, or `count` equal ones.
+
+    Attributes:
+        op: the overload's full name, "aten.mm.default"; notation uses "costir.einsum".
+        args: positional arguments as given to the operator: `Tensor`s, expressions for whole numbers, other literals, and
+            (nested) tuples of these. Defaults that the caller left out are absent.
+        kwargs: keyword arguments, likewise.
+        outputs: the result tensors, in order.
+        path: the module path, "layers.*.mlp.up_proj" where a run of equal blocks was folded.
+        source: "file.py:12" of the user's line, or "".
+        phase: forward, backward or optimizer.
+        count: how often it runs.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    outputs: tuple[Tensor, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    path: str = ""
+    source: str = ""
+    phase: Phase = "forward"
+    count: Expr = ONE
+
+    @property
+    def name(self) -> str:
+        """The operator without namespace and overload: "mm"."""
+        return self.op.split(".")[1]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """All tensor operands, in order, nested ones included."""
+        return tuple(tensors((self.args, tuple(self.kwargs.values()))))
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """The tensors in a nested argument."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from tensors(item)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter or buffer, or `count` equal ones."""
+
+    path: str
+    tensor: Tensor
+    count: Expr = ONE
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A condition under which the formulas hold, with where it comes from ("model.py:7", or a dimension that must be whole)."""
+
+    condition: Boolean
+    source: str = ""
+
+    def __str__(self) -> str:
+        text = condition_text(self.condition)
+        return f"{text} ({self.source})" if self.source else text
+
+
+def condition_text(condition: Any) -> str:
+    """The condition as Python writes it: `D % N == 0`, `T <= 512`."""
+    import sympy as sp
+
+    if isinstance(condition, sp.Eq) and isinstance(condition.lhs, sp.Mod) and condition.rhs == 0:
+        left, right = condition.lhs.args
+        wrap = [f"({x})" if x.is_Add or (x.is_Mul and i) else str(x) for i, x in enumerate((left, right))]
+        return f"{wrap[0]} % {wrap[1]} == 0"
+    if isinstance(condition, sp.Eq):
+        return f"{condition.lhs} == {condition.rhs}"
+    if isinstance(condition, sp.Ne):
+        return f"{condition.lhs} != {condition.rhs}"
+    return str(condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A model as a function of named sizes.
+
+    Attributes:
+        name: what was analysed.
+        sizes: every size name with its base value, in the order in which the user named them.
+        calls: operator calls in execution order, repeated blocks folded.
+        weights: parameters and buffers, each stored tensor once.
+        constraints: where the formulas hold.
+        notes: assumptions worth printing ("loss: sum of the outputs").
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    calls: tuple[Call, ...]
+    weights: tuple[Weight, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def params(self) -> Expr:
+        """Number of parameters; a shared one counts once, buffers do not count."""
+        return total(w.count * w.tensor.numel for w in self.weights if w.tensor.role == "weight")
+
+    @property
+    def weight_bytes(self) -> Expr:
+        """Bytes of the parameters in storage."""
+        return total(w.count * w.tensor.numel * w.tensor.itemsize for w in self.weights if w.tensor.role == "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Conventions:
+    """What counts, chosen once for an analysis and printed with its results.
+
+    Attributes:
+        count: "standard" takes 2 FLOPs per multiply-add; "exact" takes (2k-1) per dot product of length k.
+        attention: "full" counts all T x S scores; "causal" only the unmasked ones of causal attention.
+        weights: storage type of the weights where it differs from the traced one ("int8"), else "".
+    """
+
+    count: Literal["standard", "exact"] = "standard"
+    attention: Literal["full", "causal"] = "full"
+    weights: str = ""
+
+
+Status = Literal["costed", "free", "flops_only", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one call costs.
+
+    Attributes:
+        matmul: FLOPs of contractions (matmul, convolution, attention products); a multiply-add is 2.
+        vector: FLOPs of elementwise arithmetic and reductions.
+        special: evaluations of special functions (exp, tanh, erf, sqrt, ...), 1 each.
+        read, write: bytes moved from and to memory.
+        math: the type that contractions are computed in; it picks the peak rate.
+        status: "costed", "free" (views, allocation), "flops_only" (bytes unknown), or "unknown" (FLOPs unknown).
+        note: what a reader should know ("dense T x S").
+    """
+
+    matmul: Expr = ZERO
+    vector: Expr = ZERO
+    special: Expr = ZERO
+    read: Expr = ZERO
+    write: Expr = ZERO
+    math: str = ""
+    status: Status = "costed"
+    note: str = ""
+
+    @property
+    def flops(self) -> Expr:
+        """All FLOPs."""
+        return total((self.matmul, self.vector, self.special))
+
+    @property
+    def nbytes(self) -> Expr:
+        """All bytes."""
+        return total((self.read, self.write))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A call with its cost and the rule that gave it. `cost` is for one call; `call.count` says how many there are."""
+
+    call: Call
+    cost: Cost
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """A graph whose calls all have a cost."""
+
+    graph: Graph
+    nodes: tuple[Node, ...]
+    conventions: Conventions

@@ -1,0 +1,152 @@
+"""The only door to sympy: symbols, sums, comparison, compilation, roots, printing.
+
+Every symbol is made by `size`, so that two symbols of one name are one symbol (sympy tells symbols apart by their
+assumptions). Sums are built by one `total`, never by a chain of `+`; expressions are evaluated by `compile`, never by
+`subs` in a loop.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, cast
+
+import sympy as sp
+from sympy import Expr as Expr
+from sympy import Integer as Integer
+from sympy import Rational as Rational
+from sympy import Symbol as Symbol
+from sympy.logic.boolalg import Boolean as Boolean
+
+ZERO = sp.Integer(0)
+ONE = sp.Integer(1)
+
+
+@functools.cache
+def size(name: str) -> Symbol:
+    """The symbol of a size: a positive whole number."""
+    return sp.Symbol(name, integer=True, positive=True)
+
+
+def number(value: int | float | str | Fraction | Expr) -> Expr:
+    """An exact number: ints and fractions as they are, floats and strings by their decimal digits (1.97e14 is a whole number)."""
+    if isinstance(value, sp.Expr):
+        return value
+    if isinstance(value, float):
+        return cast(Expr, sp.Rational(repr(value)))
+    if isinstance(value, Fraction):
+        return cast(Expr, sp.Rational(value.numerator, value.denominator))
+    return cast(Expr, sp.Rational(value))
+
+
+def total(terms: Iterable[Expr]) -> Expr:
+    """The sum, built in one go."""
+    return cast(Expr, sp.Add(*terms))
+
+
+def product(factors: Iterable[Expr | int]) -> Expr:
+    """The product, built in one go."""
+    return cast(Expr, sp.Mul(*(sp.sympify(f) for f in factors)))
+
+
+@functools.lru_cache(maxsize=65536)
+def floor_div(a: Expr, b: Expr) -> Expr:
+    """floor(a/b), with nested floors folded and floor((x - 1)/n) + 1 left to `ceil_div`."""
+    q = sp.cancel(a / b)
+    if q.is_integer:
+        return cast(Expr, q)
+    return cast(Expr, _fold(sp.floor(sp.expand(q))))
+
+
+def ceil_div(a: Expr, b: Expr) -> Expr:
+    """ceil(a/b)."""
+    q = sp.cancel(a / b)
+    if q.is_integer:
+        return cast(Expr, q)
+    return cast(Expr, _fold(sp.ceiling(sp.expand(q))))
+
+
+def _fold(e: Any) -> Any:
+    """floor(floor(x)/n) = floor(x/n) and ceiling(ceiling(x)/n) = ceiling(x/n) for whole n."""
+    if not isinstance(e, (sp.floor, sp.ceiling)):
+        return e if e.is_Atom else e.func(*(_fold(a) for a in e.args))
+    inner = e.args[0]
+    coefficient, rest = inner.as_coeff_Mul()
+    if type(rest) is type(e) and coefficient.is_Rational and coefficient.p == 1:
+        return _fold(type(e)(sp.expand(coefficient * rest.args[0])))
+    return e
+
+
+def expand(e: Expr) -> Expr:
+    """Multiplied out; sums of monomials are canonical in this form."""
+    return cast(Expr, sp.expand(e))
+
+
+def simplify(e: Expr) -> Expr:
+    """A short equal form, for printing: the shorter of the expanded and the factored form. Never `sympy.simplify`."""
+    if e.is_Atom:
+        return e
+    wide = sp.expand(e)
+    if len(wide.free_symbols) > 8 or len(sp.Add.make_args(wide)) > 12 or wide.has(sp.Piecewise, sp.floor, sp.ceiling, sp.Max, sp.Min):
+        return cast(Expr, wide)
+    tight = sp.cancel(sp.together(wide)) if wide.is_rational_function() else wide
+    return cast(Expr, min((wide, tight), key=lambda x: len(str(x))))
+
+
+def equal(a: Expr, b: Expr) -> bool:
+    """Whether two expressions are the same function of their sizes: by expansion, then by exact values at many points."""
+    difference = sp.expand(a - b)
+    if difference == 0:
+        return True
+    if not difference.free_symbols:
+        return bool(sp.nsimplify(difference) == 0)
+    if difference.is_rational_function(*difference.free_symbols):
+        return bool(sp.numer(sp.together(difference)).expand() == 0)
+    names = sorted(difference.free_symbols, key=str)
+    points = [[7 + 3 * i + 5 * j * (i + 1) + (i * j) % 3 for i in range(len(names))] for j in range(24)]
+    return all(sp.simplify(difference.xreplace({n: sp.Integer(v) for n, v in zip(names, p, strict=True)})) == 0 for p in points)
+
+
+def evaluate(e: Expr, values: Mapping[Symbol, int | Expr]) -> Expr:
+    """`e` at a point, exactly."""
+    return cast(Expr, sp.sympify(e).xreplace({k: sp.sympify(v) for k, v in values.items()}))
+
+
+def compile(expressions: Sequence[Expr], names: Sequence[str]) -> Callable[..., Any]:
+    """A function of the named sizes, for numpy arrays or numbers, that returns one value per expression.
+
+    Common subexpressions are shared. Evaluate in floats, or in Python integers for exact results.
+    """
+    return cast(Callable[..., Any], sp.lambdify([size(n) for n in names], list(expressions), modules="numpy", cse=True))
+
+
+def roots(e: Expr, symbol: Symbol) -> list[Expr]:
+    """The real roots of a rational function of `symbol`; empty where there is none in closed form."""
+    top = sp.numer(sp.together(e))
+    if not top.is_polynomial(symbol):
+        return []
+    polynomial = sp.Poly(top, symbol)
+    if polynomial.degree() < 1:
+        return []
+    if polynomial.degree() == 1:
+        a, b = polynomial.all_coeffs()
+        return [cast(Expr, sp.cancel(-b / a))]
+    return [cast(Expr, r) for r in sp.roots(polynomial) if r.is_real is not False]
+
+
+def limit(e: Expr, symbols: Iterable[Symbol]) -> Expr:
+    """`e` as the given symbols grow without bound, one after the other."""
+    for s in symbols:
+        e = sp.limit(e, s, sp.oo)
+    return e
+
+
+def show(e: Any) -> str:
+    """The expression as people write it in Python: 2*B*D*F."""
+    return str(e)
+
+
+def latex(e: Any) -> str:
+    """The expression in LaTeX."""
+    return str(sp.latex(e))

@@ -9,7 +9,7 @@ a `Cost`. All quantities are exact until a chip enters: FLOPs and bytes are symp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from costir.symbolic import ONE, ZERO, Boolean, Expr, Rational, product, total
@@ -97,9 +97,8 @@ class Call:
 
     Attributes:
         op: the overload's full name, "aten.mm.default"; notation uses "costir.einsum".
-        args: positional arguments as given to the operator: `Tensor`s, expressions for whole numbers, other literals, and
-            (nested) tuples of these. Defaults that the caller left out are absent.
-        kwargs: keyword arguments, likewise.
+        args: every argument of the operator's schema by name, defaults filled in: `Tensor`s, expressions for whole numbers,
+            other literals (floats, bools, strings, None), and (nested) tuples of these. aten.mm has "self" and "mat2".
         outputs: the result tensors, in order.
         path: the module path, "layers.*.mlp.up_proj" where a run of equal blocks was folded.
         source: "file.py:12" of the user's line, or "".
@@ -108,9 +107,8 @@ class Call:
     """
 
     op: str
-    args: tuple[Any, ...]
+    args: Mapping[str, Any]
     outputs: tuple[Tensor, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
     path: str = ""
     source: str = ""
     phase: Phase = "forward"
@@ -124,7 +122,7 @@ class Call:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """All tensor operands, in order, nested ones included."""
-        return tuple(tensors((self.args, tuple(self.kwargs.values()))))
+        return tuple(tensors(tuple(self.args.values())))
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
@@ -271,3 +269,33 @@ class Costed:
     graph: Graph
     nodes: tuple[Node, ...]
     conventions: Conventions
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The size at which a part stops being bound by one resource and starts being bound by another.
+
+    Attributes:
+        what: the part: "whole", or an operator's path and name.
+        unknown: the size solved for: "B", or "tokens" for the product B*T.
+        value: its exact critical value, in the other sizes; None where there is none in closed form or none at all.
+        at_base: its value at the base sizes; None where it does not exist there.
+        when: the condition under which it exists.
+        limit: its value as the other sizes grow without bound; None where it has no finite limit.
+        below, above: what binds below and above it ("memory", "compute").
+        reason: why there is none, in one sentence, else "".
+        cancels: sizes that the answer does not depend on although the costs do.
+        note: what to know about the value: numeric, at the base sizes, several roots.
+    """
+
+    what: str
+    unknown: str
+    value: Expr | None
+    at_base: float | None
+    when: Boolean
+    limit: Expr | None
+    below: str = "memory"
+    above: str = "compute"
+    reason: str = ""
+    cancels: tuple[str, ...] = ()
+    note: str = ""

@@ -78,6 +78,37 @@ def _fold(e: Any) -> Any:
     return e
 
 
+def terms(e: Expr) -> tuple[Expr, ...]:
+    """The terms of a sum, or the expression itself."""
+    return tuple(sp.Add.make_args(e))
+
+
+def maximum(candidates: Iterable[Expr]) -> Expr:
+    """The largest, left unevaluated: sympy's own Max compares all pairs, which takes seconds on long sums."""
+    kept = list(dict.fromkeys(e for e in candidates if e != 0))
+    if not kept:
+        return ZERO
+    return kept[0] if len(kept) == 1 else cast(Expr, sp.Max(*kept, evaluate=False))
+
+
+def apply(function: str, arguments: Sequence[Expr]) -> Expr:
+    """A function by the name that people write: floor, ceil, sqrt, log (also with a base), ln, log2, log10, abs, min, max."""
+    name = function.lower()
+    if name in ("min", "max"):
+        if all(a.is_number for a in arguments):
+            return cast(Expr, (sp.Min if name == "min" else sp.Max)(*arguments))
+        return cast(Expr, (sp.Min if name == "min" else sp.Max)(*dict.fromkeys(arguments), evaluate=False))
+    if name in ("log2", "log10"):
+        return cast(Expr, sp.log(arguments[0], int(name[3:])))
+    known = {"floor": sp.floor, "ceil": sp.ceiling, "ceiling": sp.ceiling, "sqrt": sp.sqrt, "ln": sp.log, "log": sp.log}
+    return cast(Expr, (known | {"abs": sp.Abs})[name](*arguments))
+
+
+def is_real_value(e: Expr) -> bool:
+    """Whether the expression is free of infinities, undefined parts and imaginary units."""
+    return not e.has(sp.zoo, sp.nan, sp.oo, -sp.oo, sp.I)
+
+
 def expand(e: Expr) -> Expr:
     """Multiplied out; sums of monomials are canonical in this form."""
     return cast(Expr, sp.expand(e))

@@ -1,0 +1,167 @@
+"""The command line: arguments in, exit code out. Nothing heavy is imported before a verb needs it.
+
+    costir VERB SUBJECT [question] [conditions]
+
+Exit codes: 0 yes or done; 1 checked and wrong; 2 bad input; 130 interrupted; 141 the reader of a pipe left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from costir.errors import CostirError, nearest
+
+DONE, WRONG, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
+VERBS = ("analyze", "solve", "check", "chips")
+FORMATS = ("text", "markdown", "json", "csv", "latex", "html")
+
+DESCRIPTION = """\
+What a PyTorch model costs, in closed form in its own size names, and the sizes at which a chip's limits change.
+
+  costir analyze gpt2.json --chip h100              operators with FLOPs, bytes, time and what binds
+  costir solve "bf16[B,8192] . [8192,8192]" --for B --chip tpu_v5e
+  costir check "X[B,D] . Y[D,F]" "flops = 2*B*D*F"  is my own formula right?
+  costir chips h100                                 the chips that are known, with sources
+
+SUBJECT is a Python file (model.py, model.py:Name), a Hugging Face config.json, a torch.export file, or a notation
+string. Python files are run, with your rights; everything else is only read.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors as exceptions, so that every error of costir looks alike."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CostirError(message, self.hint(message))
+
+    def hint(self, message: str) -> str:
+        """The nearest option for a mistyped one."""
+        known = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
+        wrong = next((w.partition("=")[0] for w in message.split() if w.startswith("--")), "")
+        return nearest(wrong, known) if message.startswith("unrecognized") and wrong else f"see {self.prog} --help"
+
+
+def _conditions() -> argparse.ArgumentParser:
+    """The conditions that every verb with a subject takes."""
+    p = _Parser(add_help=False)
+    m = p.add_argument_group("model")
+    m.add_argument("--model", metavar="NAME", help="the class or function of a Python file")
+    m.add_argument("--input", metavar="SPEC", action="append", default=[], help="an input of the model: 'x: bf16[B, T, D]'")
+    m.add_argument("--phase", choices=("forward", "backward", "train"), default="forward", help="what runs (default: forward)")
+    m.add_argument("--optimizer", metavar="NAME", help="adamw, sgd or another of torch.optim, for --phase train")
+    s = p.add_argument_group("sizes")
+    s.add_argument("--size", metavar="B=32", action="append", default=[], help="move the base point; 2k is 2048")
+    s.add_argument("--keep", metavar="B,T", help="keep only these letters and put numbers for the other sizes")
+    s.add_argument("--sweep", metavar="T=2k:128k:x2", action="append", default=[], help="many points: a:b:x2, a:b:+8 or 1,2,4")
+    c = p.add_argument_group("counting")
+    c.add_argument("--dtype", metavar="TYPE", help="bf16, or bf16,weights=int8")
+    c.add_argument("--attention", choices=("full", "causal"), default="full", help="scores that count (default: full)")
+    c.add_argument("--count", choices=("standard", "exact"), default="standard", help="2 per multiply-add, or 2k-1 per dot product")
+    h = p.add_argument_group("chip")
+    h.add_argument("--chip", metavar="NAME", action="append", default=[], help="h100, tpu_v5e@book, my.toml; several: a,b")
+    h.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a chip: memory.bandwidth=8.2e11")
+    h.add_argument("--for", metavar="SIZE", dest="unknown", help="the size to solve for: B, T, tokens (= B*T), ...")
+    _output(p)
+    return p
+
+
+def _output(p: argparse.ArgumentParser) -> None:
+    o = p.add_argument_group("output")
+    o.add_argument("--format", choices=FORMATS, help="default: by the suffix of -o, else text")
+    o.add_argument("-o", "--output", metavar="FILE", help="write there, never over a file that costir did not write")
+    o.add_argument("--force", action="store_true", help="write over any file")
+    o.add_argument("--all", action="store_true", help="do not sum up small operators")
+    o.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=argparse.SUPPRESS)
+    o.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole grammar."""
+    top = _Parser(prog="costir", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    top.add_argument("--version", action="store_true", help="print the version")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, title="verbs")
+    conditions = _conditions()
+    common = {"parents": [conditions], "allow_abbrev": False}
+    a = verbs.add_parser("analyze", help="cost of every operator", description="What every operator of a model costs.", **common)  # type: ignore[arg-type]
+    a.add_argument("subject", metavar="SUBJECT")
+    a.add_argument("--explain", metavar="PATH", help="one operator: formula, rule, numbers, source line")
+    a.add_argument("--plot", metavar="roofline[=FILE]", help="draw a roofline (svg or png)")
+    s = verbs.add_parser("solve", help="critical sizes on a chip", description="The size at which what binds changes.", **common)  # type: ignore[arg-type]
+    s.add_argument("subject", metavar="SUBJECT")
+    k = verbs.add_parser("check", help="is my formula right?", description="Check your own formula. Exit code 1: wrong.", **common)  # type: ignore[arg-type]
+    k.add_argument("subject", metavar="SUBJECT")
+    k.add_argument("formula", metavar='"flops = 2*B*D*F"')
+    c = verbs.add_parser("chips", help="the known chips", description="The known chips, with sources.", allow_abbrev=False)
+    c.add_argument("name", metavar="NAME", nargs="?")
+    c.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a value")
+    _output(c)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; never raises for what a user did.
+
+    Returns:
+        the exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Python would complain again when it flushes at exit; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except CostirError as error:
+        return _complain(error.message, error.hint, debug)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0][:300]
+        return _complain(f"internal error, {type(error).__name__}: {first}", "please report this, with what --debug prints", debug)
+
+
+def _run(arguments: list[str]) -> int:
+    _guess_verb(arguments)
+    options = parser().parse_args(arguments)
+    if options.version:
+        import costir
+
+        print(f"costir {costir.__version__}")
+        return DONE
+    if options.verb is None:
+        parser().print_help()
+        return DONE
+    from costir import commands
+
+    return int(getattr(commands, options.verb)(options))
+
+
+def _guess_verb(arguments: list[str]) -> None:
+    """Say what to type where the verb is missing or mistyped."""
+    if not arguments or arguments[0].startswith("-") or arguments[0] in VERBS:
+        return
+    word = arguments[0]
+    if len(arguments) > 1 and not arguments[1].startswith("-") and word.isalpha():
+        raise CostirError(f"no verb {word!r}", nearest(word, VERBS))
+    raise CostirError(f"no verb {word[:60]!r}", f"did you mean: costir analyze {word[:60]}?" if not word.isalpha() else nearest(word, VERBS))
+
+
+def _complain(message: str, hint: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"costir: {message}", file=sys.stderr)
+    if hint:
+        print(f"        {hint}", file=sys.stderr)
+    return BAD_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

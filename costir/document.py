@@ -1,0 +1,255 @@
+"""A report as a document: headings, tables and facts in words, before any format. Formulas stay expressions until the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from costir import ir, report
+from costir.page import Cell, Column, Document, Entry, Fact, Table
+from costir.report import ChipInfo, Group, Quantity, Report, Row, Times
+from costir.symbolic import Expr, simplify
+from costir.units import si
+
+MATMUL_WORDS = {"standard": "2 FLOPs per multiply-add", "exact": "2k-1 FLOPs per dot product of length k"}
+ATTENTION_WORDS = {"full": "attention full T x T", "causal": "causal attention only its unmasked scores"}
+BYTES_WORDS = "bytes eager: each operand read once, each output written once"
+FREE_WORDS = "comparisons, relu, copies, views 0 FLOPs"
+TOTAL_WORDS = {
+    "matmul_flops": "matmul FLOPs", "vector_flops": "vector FLOPs", "special_flops": "special functions", "flops": "FLOPs",
+    "bytes": "bytes", "intensity": "FLOP/byte", "params": "parameters", "weight_bytes": "parameter bytes",
+}  # fmt: skip
+UNITS = {"bytes": "B", "weight_bytes": "B", "read": "B", "write": "B", "intensity": ""}
+
+
+# ---------------------------------------------------------------------------------------------------------- small words
+
+
+def number(value: int | float | None, unit: str = "", least: bool = False) -> str:
+    """A number with an SI prefix, "?" where it is unknown, and ">=" where it is a lower bound."""
+    if value is None:
+        return "?"
+    return (">= " if least else "") + si(float(value), unit)
+
+
+def plain_number(value: float) -> str:
+    """A size or ratio without prefix: 255.2, 26267, 1.2 M from ten million on."""
+    if abs(value) < 1000:
+        return f"{value:.4g}"
+    return f"{value:.0f}" if abs(value) < 1e7 else si(value)
+
+
+def seconds(value: float | None) -> str:
+    """A time: 12.3 us."""
+    return "?" if value is None else si(value, "s")
+
+
+def change(threshold: ir.Threshold | None, base: float) -> str:
+    """Where the binding resource changes, seen from the base size: "B > 255.2", "B < 255.2" when past it, or "never"."""
+    if threshold is None:
+        return ""
+    value = threshold.at_base
+    if value is None:
+        return "never"
+    if value < base and value < 1:
+        return "never"
+    return f"{threshold.unknown} {'>' if base <= value else '<'} {plain_number(value)}"
+
+
+def conventions_text(conventions: ir.Conventions) -> str:
+    """What was counted, in one line."""
+    words = [MATMUL_WORDS[conventions.count], ATTENTION_WORDS[conventions.attention], BYTES_WORDS, FREE_WORDS]
+    if conventions.weights:
+        words.insert(2, f"weights stored as {conventions.weights}")
+    return "; ".join(words)
+
+
+def chip_text(chip: ChipInfo) -> str:
+    """A chip in one line: peaks, bandwidth, ridge."""
+    peaks = ", ".join(f"{t} {si(p, 'FLOP/s')} (ridge {plain_number(p / chip.bandwidth)} FLOP/B)" for t, p in chip.peaks.items())
+    named = chip.note or chip.name
+    return f"{named}: {peaks}; memory {si(chip.bandwidth, 'B/s')}"
+
+
+def label(row: Row, group: str) -> str:
+    """A row's name inside its group: the module's last part and the operator."""
+    inside = row.path[len(group) :].lstrip(".") if row.path.startswith(group) else row.path
+    return f"{inside} {row.name}".strip()
+
+
+# ---------------------------------------------------------------------------------------------------------------- tables
+
+
+def document(r: Report, brief: bool = True) -> Document:
+    """The whole document of a report. With `brief`, small operators are summed up per module."""
+    tables = [operators(r, brief)] if r.rows else []
+    if r.sweep:
+        tables.append(sweep(r))
+    return Document(f"{r.subject}: {r.phase}", tuple(_head(r)), tuple(tables), tuple(_facts(r)))
+
+
+def _head(r: Report) -> Iterable[Fact]:
+    if r.sizes:
+        yield Fact("at", ", ".join(f"{n} = {v}" for n, v in r.sizes.items()))
+    for chip in r.chips:
+        yield Fact("chip", chip_text(chip))
+    yield Fact("counted", conventions_text(r.conventions))
+
+
+def operators(r: Report, brief: bool = True) -> Table:
+    """The table of operators, grouped by module and phase, with totals."""
+    formulas = any(q.expr is not None and q.expr.free_symbols for row in r.rows for q in row.quantities.values())
+    columns = [Column("module / operator"), Column("runs", right=True), Column("FLOPs", right=True)]
+    columns += [Column("= formula", formula=True)] if formulas else []
+    columns += [Column("bytes", right=True)]
+    columns += [Column("= formula", formula=True)] if formulas else []
+    columns += [Column("FLOP/B", right=True), *_chip_columns(r)]
+    lines: list[Entry] = []
+    phases = list(dict.fromkeys(row.phase for row in r.rows))
+    for phase in phases:
+        rows = [row for row in r.rows if row.phase == phase]
+        if len(phases) > 1:
+            lines.append(Entry("phase", _summary(phase, None, rows, r, formulas)))
+        for group in report.groups(rows, brief):
+            lines.extend(_group(group, r, formulas))
+    lines.append(Entry("rule"))
+    lines.append(Entry("total", _summary("total", None, r.rows, r, formulas)))
+    lines.extend(_chip_lines(r, formulas))
+    return Table(tuple(columns), tuple(lines))
+
+
+def _chip_columns(r: Report) -> list[Column]:
+    if len(r.chips) == 1:
+        changes = [Column("changes at")] if r.unknown_size else []
+        return [Column("time", right=True), Column("binds"), *changes]
+    return [Column(c.name, right=True) for c in r.chips]
+
+
+def _group(group: Group, r: Report, formulas: bool) -> Iterable[Entry]:
+    if group.path:
+        repeat = group.repeat
+        times = "" if repeat is None or repeat.expr is None else f"{repeat.expr} x "
+        yield Entry("group", _summary(f"{times}{group.path}", None, (*group.rows, *group.small), r, formulas))
+    indent = "  " if group.path else ""
+    for row in group.rows:
+        yield Entry("unknown" if row.status == "unknown" else "operator", _operator(indent, row, group, r, formulas))
+    if group.small:
+        name = f"{indent}{len(group.small)} small operators"
+        yield Entry("small", _summary(name, None, group.small, r, formulas))
+
+
+def _operator(indent: str, row: Row, group: Group, r: Report, formulas: bool) -> tuple[Cell, ...]:
+    cells: list[Cell] = [indent + label(row, group.path), str(row.count.expr)]
+    for name in ("flops", "bytes"):
+        q = row.quantities[name]
+        cells.append(number(q.number, UNITS.get(name, "")))
+        cells += [_formula(q)] if formulas else []
+    cells.append(_intensity(row.quantities["intensity"].number))
+    if len(r.chips) == 1:
+        cells += [seconds(row.times[0].lower), row.times[0].binds or "-"]
+        cells += [change(row.thresholds[0], r.base) or "-"] if r.unknown_size else []
+    else:
+        cells += [seconds(t.lower) for t in row.times]
+    return tuple(cells)
+
+
+def _formula(q: Quantity) -> Cell:
+    return "" if q.expr is None or q.expr == 0 else simplify(q.expr)
+
+
+def _intensity(value: int | float | None) -> str:
+    return "-" if value is None else plain_number(float(value))
+
+
+def _summary(name: str, runs: str | None, rows: Sequence[Row], r: Report, formulas: bool) -> tuple[Cell, ...]:
+    """A line of sums; partly unknown sums are lower bounds."""
+    partial = any(row.quantities[q].number is None for row in rows for q in ("flops", "bytes"))
+    blank: list[Cell] = [""] if formulas else []
+    cells: list[Cell] = [name, runs or ""]
+    cells += [number(report.sum_of(rows, "flops"), least=partial), *blank]
+    cells += [number(report.sum_of(rows, "bytes"), "B", least=partial), *blank]
+    cells.append(_intensity(None if partial else report.sum_of(rows, "intensity")))
+    cells += [seconds(report.time_of(rows, i)) for i in range(len(r.chips))]
+    if len(r.chips) == 1:
+        cells += [""] * (2 if r.unknown_size else 1)
+    return tuple(cells)
+
+
+def _chip_lines(r: Report, formulas: bool) -> Iterable[Entry]:
+    """With several chips: what binds the whole on each, and where that changes."""
+    if len(r.chips) < 2:
+        return
+    blank = ("",) * (6 if formulas else 4)
+    yield Entry("total", ("binds", *blank, *(c.times.binds or "-" for c in r.chips)))
+    if r.unknown_size:
+        yield Entry("total", ("changes at", *blank, *(change(c.threshold, r.base) or "-" for c in r.chips)))
+
+
+def sweep(r: Report) -> Table:
+    """One line per point of the sweep: the sizes that move, totals, time and what binds on each chip."""
+    moving = [n for n in r.sizes if len({p.sizes[n] for p in r.sweep}) > 1] or list(r.sweep[0].sizes)
+    chips = [h for c in r.chips for h in (Column(f"{c.name} time" if len(r.chips) > 1 else "time", right=True), Column("binds"))]
+    columns = [*(Column(n, right=True) for n in moving), *(Column(t, right=True) for t in ("FLOPs", "bytes", "FLOP/B")), *chips]
+    lines = []
+    for p in r.sweep:
+        cells = [str(p.sizes[n]) for n in moving]
+        cells += [number(p.totals[q], UNITS.get(q, ""), least=not r.complete) for q in ("flops", "bytes")]
+        cells.append(_intensity(p.totals["intensity"] if r.complete else None))
+        cells += [c for t in p.times for c in (seconds(t.lower), t.binds or "-")]
+        lines.append(Entry("operator", tuple(cells)))
+    return Table(tuple(columns), tuple(lines))
+
+
+# ----------------------------------------------------------------------------------------------------------------- facts
+
+
+def _facts(r: Report) -> Iterable[Fact]:
+    least = not r.complete
+    for name, words in TOTAL_WORDS.items():
+        q = r.totals[name]
+        if q.value == 0 or (name == "intensity" and least):
+            continue
+        bound = least and name not in ("params", "weight_bytes")
+        text = _intensity(q.number) if name == "intensity" else number(q.number, UNITS.get(name, ""), bound)
+        yield Fact(words, text, total_formula(q))
+    for i, chip in enumerate(r.chips):
+        yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, report.time_of(r.rows, i), least))
+        if chip.threshold is not None:
+            yield Fact("whole changes", threshold_text(chip.threshold), chip.threshold.value)
+    if r.free:
+        yield Fact("free", f"{r.free} views, allocations and other calls that cost nothing")
+    for c in r.constraints:
+        yield Fact("holds where", str(c))
+    for u in r.unknown:
+        yield Fact("unknown", u)
+    for n in r.notes:
+        yield Fact("note", n)
+
+
+def total_formula(q: Quantity) -> Expr | None:
+    """The formula of a total, where it says more than its number."""
+    return simplify(q.expr) if q.expr is not None and q.expr.free_symbols else None
+
+
+def times_text(t: Times, one_by_one: float | None, least: bool = False) -> str:
+    """The time of the whole: three bounds and what binds."""
+    if t.lower is None:
+        return "?"
+    text = f"{'>= ' if least else ''}{seconds(t.lower)} with perfect overlap, {seconds(one_by_one)} operator by operator"
+    text += f", {seconds(t.upper)} with none" if t.upper is not None and not least else ""
+    return f"{text}; {t.binds} binds" if t.binds else text
+
+
+def threshold_text(t: ir.Threshold) -> str:
+    """A threshold in words: value, what binds on either side, condition, limit; or why there is none."""
+    if t.at_base is None and t.value is None:
+        return f"{t.unknown}: none{f' ({t.reason})' if t.reason else ''}"
+    value = "none at these sizes" if t.at_base is None else plain_number(t.at_base)
+    text = f"{t.unknown} = {value}: {t.below} below, {t.above} above"
+    if t.when not in (True, None) and str(t.when) != "True":
+        text += f"; exists where {ir.condition_text(t.when)}"
+    if t.limit is not None:
+        limit = report.plain(t.limit)
+        text += f"; limit {t.limit if limit is None else plain_number(limit)}"
+    if t.cancels:
+        text += f"; does not depend on {', '.join(t.cancels)}"
+    return text

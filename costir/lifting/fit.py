@@ -1,0 +1,179 @@
+"""Numbers seen at several points -> the expression in the sizes that gives them at every point.
+
+A number that is a product of powers of sizes is recognised from the ratio of its values at two points whose sizes have
+independent prime factors. Everything else (sums, floors) is proposed by a list of simple forms or by the operator that made
+the number. No proposal is believed before it has given the right number at every point, the base sizes included.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+import sympy as sp
+
+from costir.errors import LiftError
+from costir.symbolic import Expr, Integer, ceil_div, floor_div, size
+
+Vector = tuple[int, ...]
+
+
+def factors(n: int) -> dict[int, int]:
+    """Prime factors of a positive whole number."""
+    return dict(sp.factorint(n))
+
+
+class Fitter:
+    """Recognises vectors of values at the given points.
+
+    Args:
+        points: the sizes at each trace. The first two must be independent: see `independent`.
+    """
+
+    def __init__(self, points: Sequence[Mapping[str, int]], names: Sequence[str]) -> None:
+        self.points = points
+        self.names = list(names)
+        self.known: dict[Vector, Expr | None] = {}
+        self._primes, self._rows = self._system()
+        self._inverse = _left_inverse(self._rows)
+        if self._inverse is None:
+            raise LiftError("the points of two traces do not tell the sizes apart")
+
+    def _system(self) -> tuple[list[int], list[list[int]]]:
+        a, b = self.points[0], self.points[1]
+        ratios = {n: Fraction(b[n], a[n]) for n in self.names}
+        valued = {n: _valuations(r) for n, r in ratios.items()}
+        primes = sorted({p for v in valued.values() for p in v})
+        return primes, [[valued[n].get(p, 0) for n in self.names] for p in primes]
+
+    def at(self, e: Expr) -> tuple[Expr, ...]:
+        """The values of an expression at every point."""
+        return tuple(e.xreplace({size(n): Integer(p[n]) for n in self.names}) for p in self.points)
+
+    def fits(self, e: Expr, vector: Vector) -> bool:
+        """Whether the expression gives the vector at every point."""
+        return all(x == v for x, v in zip(self.at(e), vector, strict=True))
+
+    def propose(self, vector: Vector, e: Expr) -> bool:
+        """Take an expression for a vector if it fits; the first that fits stays."""
+        if self.known.get(vector) is None and self.fits(e, vector):
+            self.known[vector] = e
+        return self.known.get(vector) is not None
+
+    def fit(self, vector: Vector) -> Expr | None:
+        """The expression of a vector of values, or None."""
+        if vector not in self.known or self.known[vector] is None:
+            self.known[vector] = self._fit(vector)
+        return self.known[vector]
+
+    def _fit(self, vector: Vector) -> Expr | None:
+        if all(v == vector[0] for v in vector):
+            return Integer(vector[0])
+        plain = self.monomial(vector)
+        if plain is not None:
+            return plain
+        for c in (1, -1, 2, -2, 3, -3, 4, -4):
+            shifted = self.monomial(tuple(v - c for v in vector))
+            if shifted is not None:
+                return shifted + c
+        return next((e for e in self._guesses(vector) if self.fits(e, vector)), None)
+
+    def monomial(self, vector: Vector) -> Expr | None:
+        """A rational number times powers of sizes, or None."""
+        if any(v == 0 for v in vector) or len({v > 0 for v in vector}) > 1:
+            return None
+        valuations = _valuations(Fraction(vector[1], vector[0]))
+        if any(p not in self._primes for p in valuations):
+            return None
+        exponents = self._solve([valuations.get(p, 0) for p in self._primes])
+        if exponents is None:
+            return None
+        e = sp.Mul(*(size(n) ** k for n, k in zip(self.names, exponents, strict=True)))
+        c = sp.Rational(vector[0]) / e.xreplace({size(n): Integer(self.points[0][n]) for n in self.names})
+        result = c * e
+        return result if self.fits(result, vector) else None
+
+    def _solve(self, right: list[int]) -> list[int] | None:
+        assert self._inverse is not None
+        solution = [sum((f * r for f, r in zip(row, right, strict=True)), Fraction(0)) for row in self._inverse]
+        if any(x.denominator != 1 for x in solution):
+            return None
+        exponents = [int(x) for x in solution]
+        back = [sum(m * e for m, e in zip(row, exponents, strict=True)) for row in self._rows]
+        return exponents if back == right and all(abs(e) <= 6 for e in exponents) else None
+
+    def _guesses(self, vector: Vector) -> Iterator[Expr]:
+        """Sums of two products, floors and ceilings of a product, of those met so far."""
+        base = [size(n) for n in self.names]
+        seen = [e for e in self.known.values() if e is not None and e.free_symbols and e.as_coeff_Add()[0] == 0]
+        words = list(dict.fromkeys([*base, *seen]))[:80]
+        table = [(w, v) for w in words if all(x.is_Integer for x in (v := self.at(w)))]
+        yield from self._floors(table, vector)
+        yield from self._affine(table, vector)
+
+    def _floors(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
+        for w, v in table:
+            ratio = Fraction(vector[0], int(v[0])).limit_denominator(64)
+            for q in dict.fromkeys((ratio, Fraction(vector[1], int(v[1])).limit_denominator(64))):
+                if q <= 0 or q.denominator == 1:
+                    continue
+                top = w * q.numerator
+                yield floor_div(top, Integer(q.denominator))
+                yield ceil_div(top, Integer(q.denominator))
+                yield from (floor_div(top, Integer(q.denominator)) + c for c in (1, -1, 2))
+
+    def _affine(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
+        """a*u + b*v + c with whole a, b in -8..8, from the first two points; the others decide."""
+        for u, uv in table:
+            slope = Fraction(vector[1] - vector[0], int(uv[1] - uv[0])) if uv[1] != uv[0] else None
+            if slope is not None and slope.denominator <= 16:
+                yield u * sp.Rational(slope.numerator, slope.denominator) + vector[0] - sp.Rational(
+                    slope.numerator, slope.denominator) * uv[0]  # fmt: skip
+        for (u, uv), (w, wv) in itertools.combinations(table, 2):
+            determinant = uv[0] * wv[1] - uv[1] * wv[0]
+            if determinant == 0:
+                continue
+            a = sp.Rational(vector[0] * wv[1] - vector[1] * wv[0], determinant)
+            b = sp.Rational(uv[0] * vector[1] - uv[1] * vector[0], determinant)
+            if a.q <= 4 and b.q <= 4 and abs(a) <= 64 and abs(b) <= 64:
+                yield a * u + b * w
+
+
+def _valuations(r: Fraction) -> dict[int, int]:
+    found = factors(r.numerator)
+    for p, k in factors(r.denominator).items():
+        found[p] = found.get(p, 0) - k
+    return {p: k for p, k in found.items() if k and p > 1}
+
+
+def independent(a: Mapping[str, int], b: Mapping[str, int], names: Sequence[str]) -> bool:
+    """Whether the ratios b/a of the sizes are multiplicatively independent, so that they tell all products apart."""
+    if any(a[n] == b[n] for n in names):
+        return False
+    valued = {n: _valuations(Fraction(b[n], a[n])) for n in names}
+    primes = sorted({p for v in valued.values() for p in v})
+    return _left_inverse([[valued[n].get(p, 0) for n in names] for p in primes]) is not None
+
+
+def _left_inverse(rows: list[list[int]]) -> list[list[Fraction]] | None:
+    """X with X @ rows = identity, or None where the columns are dependent. Exact Gauss-Jordan on [rows | I]."""
+    m = len(rows)
+    n = len(rows[0]) if rows else 0
+    if n == 0:
+        return []
+    work = [[Fraction(x) for x in row] + [Fraction(int(i == j)) for j in range(m)] for i, row in enumerate(rows)]
+    pivot = 0
+    for column in range(n):
+        found = next((i for i in range(pivot, m) if work[i][column]), None)
+        if found is None:
+            return None
+        work[pivot], work[found] = work[found], work[pivot]
+        lead = work[pivot][column]
+        work[pivot] = [x / lead for x in work[pivot]]
+        for i in range(m):
+            if i != pivot and work[i][column]:
+                f = work[i][column]
+                work[i] = [x - f * y for x, y in zip(work[i], work[pivot], strict=True)]
+        pivot += 1
+    return [work[i][n:] for i in range(n)]

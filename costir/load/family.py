@@ -1,0 +1,71 @@
+"""What the loader hands to the tracer: a model as a function of named sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from costir.errors import SizeError, nearest
+from costir.units import LARGEST_SIZE
+
+
+class Built(NamedTuple):
+    """One member of a family: the module and the arguments of one call of its `forward`."""
+
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model as a function of named sizes.
+
+    Attributes:
+        name: what is analysed, for headings.
+        build: `build(**sizes)` makes the module and the example inputs afresh. It is called under a FakeTensorMode, several
+            times with different sizes, and the module's mode (train or eval) is as the user left it.
+        sizes: the base sizes, in the order in which results name them.
+        optimizer: `optimizer(params)` as the user wrote it, or None.
+        loss: from the output of `forward` to the scalar that is differentiated, or None.
+        notes: assumptions worth printing.
+        source: the file it came from.
+        depth: sizes known to be layer counts.
+        trusted_layers: layers differ only through the lists in `per_layer`, not through their position.
+        per_layer: config lists with one entry per layer, at the base depth.
+        limits: the largest legal value of a size (T of a table of learned positions); the formulas hold up to there.
+    """
+
+    name: str
+    build: Callable[..., Built]
+    sizes: dict[str, int]
+    optimizer: Callable[[Any], Any] | None = None
+    loss: Callable[[Any], Any] | None = None
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    depth: tuple[str, ...] = ()
+    trusted_layers: bool = False
+    per_layer: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExportedSubject:
+    """A program that `torch.export.save` wrote; it carries its own symbols and is read as it is."""
+
+    path: str
+
+
+def with_sizes(base: Mapping[str, int], given: Mapping[str, int], what: str) -> dict[str, int]:
+    """The base sizes with the user's values put in, order kept.
+
+    Raises:
+        SizeError: where a given size is unknown to `what`, or is no whole number from 1 to 10**12.
+    """
+    for name, value in given.items():
+        if name not in base:
+            raise SizeError(f"{what} has no size {name!r}", nearest(name, base) if base else "it has no named sizes at all")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
+            raise SizeError(f"{name}={value!r} is not a whole number from 1 to 10**12", f"write for example {name}=4096")
+    return {**base, **given}

@@ -1,0 +1,79 @@
+"""Where results are written: atomically, and never over a file that costir did not write; each format carries a mark."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import costir
+from costir.errors import CostirError
+
+# How a file that costir wrote is known again: the mark of each format, near its beginning.
+_MARKS = re.compile(
+    rb"\A(?:# made by costir |<!-- made by costir |% made by costir |\{\s*\"schema\": \"costir/\d)"
+    rb"|\A[^\n]*,schema\n[^\n]*,costir/\d+\n|<meta name=\"generator\" content=\"costir\"|Software\0costir |<dc:title>costir </dc:title>"
+)
+
+
+def marked(text: str, name: str) -> str:
+    """The text with the line that says who made it, where the format does not say so already."""
+    by = f"made by costir {costir.__version__}"
+    line = {"text": f"# {by}\n", "markdown": f"<!-- {by} -->\n", "latex": f"% {by}\n"}.get(name, "")
+    return line + text
+
+
+def may_write(path: Path, force: bool = False) -> Path:
+    """The path, resolved, if a file may be written there.
+
+    Raises:
+        CostirError: where the folder does not exist, or a file is there that costir did not write.
+    """
+    path = path.expanduser().resolve()
+    if not path.parent.is_dir():
+        raise CostirError(f"no folder {path.parent}", "make it first, or give another file")
+    if path.is_dir():
+        raise CostirError(f"{path} is a folder", "give a file name")
+    if path.is_file() and path.stat().st_size and not force and not _ours(path):
+        raise CostirError(f"{path} was not written by costir, so it stays as it is", "give another name, or --force")
+    return path
+
+
+def _ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return bool(_MARKS.search(file.read(4096)))
+
+
+def write(data: bytes, path: Path, force: bool = False) -> Path:
+    """Write a file whole or not at all; returns where.
+
+    Raises:
+        CostirError: see `may_write`; or where the disk refuses.
+    """
+    path = may_write(path, force)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return path
+        _replace(data, path)
+    except OSError as error:
+        raise CostirError(f"cannot write {path}: {error.strerror}", "give another file") from error
+    return path
+
+
+def _replace(data: bytes, path: Path) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        # mkstemp makes files for the owner only; a new file gets what the user's umask allows, an old one keeps its mode.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise

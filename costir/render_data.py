@@ -1,0 +1,126 @@
+"""A report as data: dictionaries for JSON (schema "costir/1", see docs/json.md) and rows for CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import costir
+from costir import ir
+from costir.document import change
+from costir.render import SCHEMA
+from costir.report import QUANTITIES, ChipInfo, Point, Quantity, Report, Row, Times, plain
+from costir.symbolic import Expr, evaluate, show, size
+
+
+def as_dict(r: Report) -> dict[str, Any]:
+    """The report as plain dictionaries and lists, by the schema "costir/1"."""
+    out: dict[str, Any] = {
+        "schema": SCHEMA,
+        "costir": costir.__version__,
+        "subject": r.subject,
+        "phase": r.phase,
+        "sizes": dict(r.sizes),
+        "kept": list(r.kept),
+        "conventions": {"count": r.conventions.count, "attention": r.conventions.attention, "weights": r.conventions.weights, "bytes": "eager"},
+        "complete": r.complete,
+        "totals": {name: quantity(q) for name, q in r.totals.items()},
+        "nodes": [_node(row, r) for row in r.rows],
+        "free": r.free,
+        "thresholds": list(_thresholds(r)),
+        "unknown": list(r.unknown),
+        "constraints": [{"condition": ir.condition_text(c.condition), "source": c.source} for c in r.constraints],
+        "notes": list(r.notes),
+    }  # fmt: skip
+    if r.chips:
+        out["chips"] = [_chip(c) for c in r.chips]
+    if r.sweep:
+        out["sweep"] = [_point(p, r) for p in r.sweep]
+    return out
+
+
+def quantity(q: Quantity) -> dict[str, Any]:
+    """A formula with its value; both null where unknown."""
+    return {"expr": None if q.expr is None else show(q.expr), "value": q.number}
+
+
+def _node(row: Row, r: Report) -> dict[str, Any]:
+    out: dict[str, Any] = {"path": row.path, "op": row.op, "phase": row.phase, "source": row.source, "rule": row.rule}
+    out |= {"status": row.status, "note": row.note, "count": quantity(row.count)}
+    out |= {name: quantity(row.quantities[name]) for name in QUANTITIES}
+    if r.chips:
+        out["times"] = {c.name: _times(t) for c, t in zip(r.chips, row.times, strict=True)}
+    return out
+
+
+def _times(t: Times) -> dict[str, Any]:
+    return {"compute": t.compute, "vector": t.vector, "memory": t.memory, "lower": t.lower, "upper": t.upper, "binds": t.binds}
+
+
+def _chip(c: ChipInfo) -> dict[str, Any]:
+    return {"name": c.name, "note": c.note, "peaks": dict(c.peaks), "bandwidth": c.bandwidth, "times": _times(c.times)}
+
+
+def _thresholds(r: Report) -> Iterable[dict[str, Any]]:
+    """The whole's threshold first, then the operators', for each chip."""
+    for i, chip in enumerate(r.chips):
+        if chip.threshold is not None:
+            yield threshold(chip.threshold, chip.name, "whole", "", r)
+        for row in r.rows:
+            found = row.thresholds[i] if row.thresholds else None
+            if found is not None:
+                yield threshold(found, chip.name, row.path, row.op, r)
+
+
+def threshold(t: ir.Threshold, chip: str, path: str, op: str, r: Report) -> dict[str, Any]:
+    """A threshold as the schema has it."""
+    return {
+        "chip": chip, "path": path, "op": op, "for": t.unknown,
+        "value": {"expr": None if t.value is None else show(t.value), "value": t.at_base},
+        "when": ir.condition_text(t.when),
+        "limit": _at_base(t.limit, r),
+        "below": t.below, "above": t.above, "reason": t.reason, "cancels": list(t.cancels),
+    }  # fmt: skip
+
+
+def _at_base(e: Expr | None, r: Report) -> dict[str, Any]:
+    if e is None:
+        return {"expr": None, "value": None}
+    return {"expr": show(e), "value": plain(evaluate(e, {size(n): v for n, v in r.sizes.items()}))}
+
+
+def _point(p: Point, r: Report) -> dict[str, Any]:
+    out: dict[str, Any] = {"sizes": dict(p.sizes), "totals": dict(p.totals)}
+    if r.chips:
+        out["times"] = {c.name: _times(t) for c, t in zip(r.chips, p.times, strict=True)}
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------------- csv
+
+
+def as_rows(r: Report) -> Iterable[list[Any]]:
+    """A heading and one row per operator; with a sweep, one row per point."""
+    return _sweep_rows(r) if r.sweep else _operator_rows(r)
+
+
+def _operator_rows(r: Report) -> Iterable[list[Any]]:
+    times = [f"{what}_{c.name}" for c in r.chips for what in ("time", "binds", *(["changes_at"] if r.unknown_size else []))]
+    formulas = [f"{n}_expr" for n in ("count", "matmul_flops", "flops", "bytes")]
+    yield ["path", "op", "phase", "source", "rule", "status", "count", *QUANTITIES, *times, *formulas]
+    for row in r.rows:
+        cells: list[Any] = [row.path, row.op, row.phase, row.source, row.rule, row.status, row.count.number]
+        cells += [row.quantities[n].number for n in QUANTITIES]
+        for i, t in enumerate(row.times):
+            cells += [t.lower, t.binds, *([change(row.thresholds[i], r.base)] if r.unknown_size else [])]
+        cells += [None if q.expr is None else show(q.expr) for q in (row.count, *(row.quantities[n] for n in ("matmul_flops", "flops", "bytes")))]
+        yield cells
+
+
+def _sweep_rows(r: Report) -> Iterable[list[Any]]:
+    times = [f"{what}_{c.name}" for c in r.chips for what in ("time", "binds")]
+    yield [*r.sizes, *r.totals, *times, "complete"]
+    for p in r.sweep:
+        moved = [p.totals[n] for n in r.totals]
+        yield [*p.sizes.values(), *moved, *(c for t in p.times for c in (t.lower, t.binds)), r.complete]
+

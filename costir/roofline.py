@@ -1,0 +1,259 @@
+"""How long a cost takes on a chip, at least and at most.
+
+Three units work on an operator: the matrix unit, the vector unit, the memory. Where they overlap perfectly the time is that
+of the slowest (`lower`); where they take turns it is the sum (`upper`), at most three times as much. Operators run one
+after the other, so that the bounds of a model are the sums of its operators' bounds.
+
+Seconds are exact expressions in the sizes; a model's totals are evaluated in floats, for one point or for arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from costir import symbolic as sym
+from costir.errors import ChipError, SizeError, nearest
+from costir.hardware import Chip
+from costir.ir import Cost, Costed, Node
+from costir.symbolic import ONE, ZERO, Expr
+
+RESOURCES = ("compute", "vector", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The time of one call of an operator on a chip, in seconds, as expressions in the sizes.
+
+    Attributes:
+        compute: matmul FLOPs over the matmul peak of the type that they are computed in.
+        vector: elementwise FLOPs and special functions over the vector peak; 0 where the chip's is not known.
+        memory: bytes over the bandwidth of the main memory.
+        notes: which rates stood in for others, and what could not be counted.
+        complete: whether everything that the operator does has a time.
+    """
+
+    compute: Expr = ZERO
+    vector: Expr = ZERO
+    memory: Expr = ZERO
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+
+    @property
+    def lower(self) -> Expr:
+        """Seconds where the units overlap perfectly."""
+        return sym.maximum((self.compute, self.vector, self.memory))
+
+    @property
+    def upper(self) -> Expr:
+        """Seconds where the units take turns."""
+        return sym.total((self.compute, self.vector, self.memory))
+
+    def at(self, sizes: Mapping[str, int]) -> Timing:
+        """Seconds at these sizes, computed exactly and rounded once.
+
+        Raises:
+            SizeError: where a size is missing.
+        """
+        point = {sym.size(n): v for n, v in sizes.items()}
+        return Timing.of(*(_float(sym.evaluate(e, point)) for e in (self.compute, self.vector, self.memory)))
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds as numbers, or as numpy arrays of one shape.
+
+    Attributes:
+        compute, vector, memory: each unit's own time.
+        lower, upper: the bounds with perfect overlap and with none.
+        bound: the unit that takes longest: "compute", "vector", "memory"; "none" where nothing takes time.
+    """
+
+    compute: Any
+    vector: Any
+    memory: Any
+    lower: Any
+    upper: Any
+    bound: Any
+
+    @staticmethod
+    def of(compute: Any, vector: Any, memory: Any, lower: Any = None) -> Timing:
+        """From the units' times; `lower` where it is a sum of bounds, not the maximum of these."""
+        least = np.maximum(np.maximum(compute, vector), memory) if lower is None else lower
+        stack = np.stack(np.broadcast_arrays(compute, vector, memory))
+        names = np.array([*RESOURCES, "none"])[np.where(stack.max(axis=0) > 0, stack.argmax(axis=0), 3)]
+        upper = compute + vector + memory
+        if stack.ndim == 1:
+            return Timing(float(compute), float(vector), float(memory), float(least), float(upper), str(names))
+        return Timing(compute, vector, memory, least, upper, names)
+
+
+def _float(e: Expr) -> float:
+    """A number; a size without a value is an error, never a guess."""
+    if e.free_symbols:
+        missing = ", ".join(sorted(str(s) for s in e.free_symbols))
+        raise SizeError(f"no value for {missing}", f"give {missing} a value")
+    return float(e)
+
+
+def matmul_seconds_per_flop(cost: Cost, chip: Chip) -> Expr:
+    """Seconds that one matmul FLOP takes at the peak of the cost's compute type.
+
+    Raises:
+        ChipError: where the chip has no rate for the type.
+    """
+    return ONE / sym.number(chip.matmul_rate(cost.math or "float32"))
+
+
+def times(cost: Cost, chip: Chip) -> Times:
+    """The times of one call: FLOPs over peak rates, bytes over bandwidth.
+
+    Raises:
+        ChipError: where the chip has no matmul rate for the compute type.
+    """
+    notes: list[str] = []
+    complete = cost.status not in ("unknown", "flops_only")
+    compute = vector = ZERO
+    if cost.matmul != 0:
+        compute = cost.matmul * matmul_seconds_per_flop(cost, chip)
+        note = chip.matmul_note(cost.math or "float32")
+        notes += [note] if note else []
+    work = sym.total((cost.vector, cost.special))
+    if work != 0:
+        rate = chip.vector_rate(cost.math or "float32")
+        if rate:
+            vector = work / sym.number(rate)
+        else:
+            notes.append(
+                f"elementwise arithmetic in {cost.math or 'float32'} is not timed: {chip.label} has no known vector rate"
+            )
+            complete = False
+    memory = cost.nbytes / sym.number(chip.memory_bandwidth)
+    return Times(compute, vector, memory, tuple(notes), complete)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A costed graph on a chip.
+
+    Attributes:
+        costed, chip: what was put together.
+        times: the times of one call of each node, in the order of the nodes.
+        notes: rates used for others, and what has no time; each once.
+        unknown: operators whose cost is not known, each once; with any, totals are lower bounds only (">=").
+    """
+
+    costed: Costed
+    chip: Chip
+    times: tuple[Times, ...]
+    notes: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every operator's cost is known; where not, totals are to be read as ">="."""
+        return not self.unknown
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes."""
+        return self.costed.nodes
+
+    @cached_property
+    def compute(self) -> Expr:
+        """Seconds that the matrix unit works, all nodes together."""
+        return self._total(lambda t: t.compute)
+
+    @cached_property
+    def vector(self) -> Expr:
+        """Seconds that the vector unit works."""
+        return self._total(lambda t: t.vector)
+
+    @cached_property
+    def memory(self) -> Expr:
+        """Seconds that the memory works."""
+        return self._total(lambda t: t.memory)
+
+    @cached_property
+    def upper(self) -> Expr:
+        """Seconds with no overlap."""
+        return sym.total((self.compute, self.vector, self.memory))
+
+    def _total(self, pick: Callable[[Times], Expr]) -> Expr:
+        return sym.total(n.call.count * pick(t) for n, t in zip(self.nodes, self.times, strict=True))
+
+    @cached_property
+    def _evaluator(self) -> Callable[..., Any]:
+        """All times and counts of all nodes, compiled once."""
+        flat: list[Expr] = []
+        for node, t in zip(self.nodes, self.times, strict=True):
+            flat += [node.call.count, t.compute, t.vector, t.memory]
+        return sym.compile(flat, list(self.costed.graph.sizes))
+
+    def per_node(self, **sizes: Any) -> list[Timing]:
+        """The times of each node, all its calls together, at these sizes; the others stay at the base.
+
+        Args:
+            sizes: numbers, or numpy arrays of one shape.
+
+        Raises:
+            SizeError: for a size that the graph does not have.
+        """
+        base = self.costed.graph.sizes
+        for name in sizes:
+            if name not in base:
+                raise SizeError(f"unknown size {name}", nearest(name, base))
+        # In floats throughout: whole numbers of numpy overflow at 2**63, which FLOPs of one training run pass.
+        point = [np.asarray(sizes.get(n, v), dtype=float) for n, v in base.items()]
+        shape = np.broadcast_shapes(*(p.shape for p in point)) if point else ()
+        found = [np.broadcast_to(np.asarray(x, dtype=float), shape) for x in self._evaluator(*point)]
+        rows = (found[i : i + 4] for i in range(0, len(found), 4))
+        return [Timing.of(count * c, count * v, count * m) for count, c, v, m in rows]
+
+    def at(self, **sizes: Any) -> Timing:
+        """The totals at these sizes: each unit's time summed, and the sums of the nodes' lower and upper bounds.
+
+        `bound` is the unit with the largest total. Operators run one after the other, so `lower` can be above every unit's
+        own total.
+
+        Raises:
+            SizeError: for a size that the graph does not have.
+        """
+        parts = self.per_node(**sizes)
+        zero = np.zeros(np.broadcast_shapes(*(np.shape(v) for v in sizes.values())) if sizes else ())
+        add: Callable[[Iterable[Any]], Any] = lambda xs: sum(xs, zero)
+        units = [add(getattr(p, r) for p in parts) for r in RESOURCES]
+        return Timing.of(*units, lower=add(p.lower for p in parts))
+
+
+def roofline(costed: Costed, chip: Chip) -> Roofline:
+    """Put a costed graph on a chip.
+
+    An operator in a type for which the chip has no matmul rate makes its compute time unknown, with a note; a graph none of
+    whose contractions has a rate cannot be timed.
+
+    Raises:
+        ChipError: where the chip has a matmul rate for none of the contractions.
+    """
+    cache: dict[Cost, Times] = {}
+    failures: list[ChipError] = []
+    unknown = [n.call.op for n in costed.nodes if n.cost.status in ("unknown", "flops_only")]
+    for node in costed.nodes:
+        if node.cost in cache:
+            continue
+        try:
+            cache[node.cost] = times(node.cost, chip)
+        except ChipError as e:
+            failures.append(e)
+            memory = node.cost.nbytes / sym.number(chip.memory_bandwidth)
+            cache[node.cost] = Times(memory=memory, notes=(f"not timed: {e.message}",), complete=False)
+            unknown.append(node.call.op)
+    if failures and not any(t.compute != 0 for t in cache.values()):
+        raise failures[0]
+    parts = tuple(cache[n.cost] for n in costed.nodes)
+    notes = tuple(dict.fromkeys(note for t in parts for note in t.notes))
+    return Roofline(costed, chip, parts, notes, tuple(dict.fromkeys(unknown)))

@@ -1,0 +1,256 @@
+"""Family -> one trace: run a model at one point of its sizes, on fake tensors, and write down every operator.
+
+No memory is allocated and no weight is initialised. Forward, backward and the optimizer's step go into one list of events.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from costir.errors import CostirError, TraceError
+from costir.ir import Call, Tensor
+from costir.load.family import Family
+from costir.symbolic import ZERO, Integer
+from costir.tracing.dims import Dim, Guard, watch
+from costir.tracing.frames import is_library_file, is_user_file
+from costir.tracing.paths import paths
+from costir.tracing.patches import patched_torch
+from costir.tracing.recorder import Event, RawTensor, Recorder, Scope
+from costir.tracing.values import Values
+
+
+class RawWeight(NamedTuple):
+    """A parameter or buffer of one trace."""
+
+    path: str
+    tensor: RawTensor
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run.
+
+    Attributes:
+        sizes: the point.
+        events: operator calls in order.
+        weights: stored parameters and buffers, each once.
+        guards: comparisons of sizes that user code made, in order.
+        notes: assumptions made on the way.
+    """
+
+    sizes: Mapping[str, int]
+    events: tuple[Event, ...]
+    weights: tuple[RawWeight, ...]
+    guards: tuple[Guard, ...]
+    notes: tuple[str, ...]
+
+
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "adamw": lambda params: torch.optim.AdamW(params),
+    "adam": lambda params: torch.optim.Adam(params),
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    "adagrad": lambda params: torch.optim.Adagrad(params),
+    "rmsprop": lambda params: torch.optim.RMSprop(params),
+    "adafactor": lambda params: torch.optim.Adafactor(params),
+}
+
+
+def build(family: Family, sizes: Mapping[str, int]) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The family's module and example inputs at these sizes.
+
+    Raises:
+        TraceError: where the user's code raises or returns something else; names the line.
+    """
+    try:
+        made = family.build(**{k: Dim(v) for k, v in sizes.items()})
+    except CostirError:
+        raise
+    except Exception as error:
+        raise _failed("building the model", error, sizes) from error
+    if not (isinstance(made, tuple) and len(made) == 3):
+        raise TraceError(f"{family.name} returned {type(made).__name__}", "return (module, args, kwargs)")
+    module, args, kwargs = made
+    return getattr(module, "_orig_mod", module), tuple(args), dict(kwargs or {})
+
+
+def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimizer: Optimizer | None = None) -> Trace:
+    """Trace the family at one point.
+
+    Args:
+        family: what to build.
+        sizes: every size's value.
+        phase: "forward"; "backward" (forward and backward are run, both are recorded with their phase); "train" adds the
+            optimizer's step.
+        optimizer: makes the optimizer from the parameters, for "train".
+
+    Raises:
+        TraceError: the model raises, or branches on data.
+    """
+    scope, values, guards = Scope(), Values(), dict[Guard, None]()
+    recorder = Recorder(scope, values)
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(scope, recorder), watch(guards):
+        warnings.simplefilter("ignore")
+        with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
+            module, args, kwargs = build(family, sizes)
+            if phase == "train":
+                module.train()
+            _refuse_nested((args, kwargs))
+            _materialize(module, args, kwargs, sizes)
+            recorder.notes.clear()
+            weights = _register(recorder, module, (args, kwargs))
+            _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
+    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes))
+
+
+def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],
+                phase: str, optimizer: Optimizer | None) -> None:  # fmt: skip
+    scope = recorder.scope
+    stepper = None
+    if phase == "train":
+        make = optimizer or family.optimizer or OPTIMIZERS["adamw"]
+        stepper = make([p for p in module.parameters() if p.requires_grad])
+    recorder.recording = True
+    with torch.set_grad_enabled(phase != "forward"), paths(module, scope):
+        try:
+            out = module(*args, **kwargs)
+            if phase == "forward":
+                return
+            loss = _loss(family, out, recorder)
+            scope.phase = "backward"
+            loss.backward()
+            if stepper is not None:
+                scope.phase, scope.path = "optimizer", "optimizer"
+                stepper.step()
+        except CostirError:
+            raise
+        except Exception as error:
+            raise _failed(f"the {scope.phase} pass", error, sizes) from error
+
+
+def _loss(family: Family, out: Any, recorder: Recorder) -> torch.Tensor:
+    """The scalar that backward starts from: the file's own loss, the output's, or the sum of the first floating output."""
+    if family.loss is not None:
+        return family.loss(out)
+    given = getattr(out, "loss", None)
+    if isinstance(given, torch.Tensor):
+        return given if given.dim() == 0 else given.sum()
+    found = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)] or [
+        t for t in getattr(out, "__dict__", {}).values() if isinstance(t, torch.Tensor)]  # fmt: skip
+    scalars = [t for t in found if t.dim() == 0 and t.requires_grad]
+    if scalars:
+        return scalars[0]
+    floats = [t for t in found if t.is_floating_point() and t.requires_grad]
+    if not floats:
+        raise TraceError("no output depends on a parameter, so there is nothing to differentiate", "use --phase forward")
+    recorder.notes["loss: sum of the first output (the model gives none)"] = None
+    return floats[0].sum()
+
+
+def _register(recorder: Recorder, module: nn.Module, inputs: Any) -> tuple[RawWeight, ...]:
+    """Tell the recorder what the memory of weights and inputs is; their floating values are unknown from here on."""
+    weights, data = [], []
+    for role, named in (("weight", module.named_parameters()), ("buffer", module.named_buffers())):
+        for path, t in named:
+            strided = t.layout is torch.strided
+            key = t.untyped_storage()._cdata if strided else id(t)
+            if key in recorder.roles:
+                continue
+            recorder.roles[key] = role
+            weights.append(RawWeight(path, recorder.describe(t)._replace(role=role)))
+            if role == "weight":
+                data.append(t)
+    for t in tree_leaves(inputs):
+        if isinstance(t, torch.Tensor):
+            if t.layout is torch.strided:
+                recorder.roles.setdefault(t.untyped_storage()._cdata, "input")
+            data.append(t)
+    if recorder.values is not None:
+        recorder.values.forget_data(data)
+    return tuple(weights)
+
+
+def _materialize(module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int]) -> None:
+    """Give lazy parameters their shapes by one forward pass."""
+    from torch.nn.parameter import is_lazy
+
+    if any(is_lazy(t) for t in (*module.parameters(), *module.buffers())):
+        try:
+            with torch.no_grad():
+                module(*args, **kwargs)
+        except Exception as error:
+            raise _failed("the first pass of a lazy module", error, sizes) from error
+
+
+def _refuse_nested(inputs: Any) -> None:
+    for t in tree_leaves(inputs):
+        if isinstance(t, torch.Tensor) and t.is_nested:
+            raise TraceError(
+                "nested tensors are not supported: an input is one",
+                "give the values as one tensor whose first dimension is a size of its own, such as the total number of tokens",
+            )
+
+
+def _failed(what: str, error: Exception, sizes: Mapping[str, int]) -> TraceError:
+    """The user's exception as one sentence with the line it came from."""
+    tb, line = error.__traceback__, ""
+    while tb is not None:
+        name = tb.tb_frame.f_code.co_filename
+        if is_user_file(name) and (not line or not is_library_file(name)):
+            line = f"{name.rsplit('/', 1)[-1]}:{tb.tb_lineno}"
+        tb = tb.tb_next
+    point = ", ".join(f"{k}={int(v)}" for k, v in sizes.items())
+    text = (str(error).strip().splitlines() or [""])[0][:200]
+    at = f" at {line}" if line else ""
+    return TraceError(f"{what} fails{at} with {point or 'no sizes'}: {type(error).__name__}: {text}")
+
+
+def record_calls(function: Callable[..., Any], *args: Any, backward: bool = False, **kwargs: Any) -> tuple[Call, ...]:
+    """The operator calls of a plain function on the tensors given (real, meta or fake), with concrete shapes.
+
+    Args:
+        function: what to run.
+        args, kwargs: its arguments.
+        backward: also run `.backward()` from the sum of the first floating output.
+    """
+    scope = Scope()
+    recorder = Recorder(scope, None)
+    recorder.recording = True
+    with recorder, torch.set_grad_enabled(backward):
+        out = function(*args, **kwargs)
+        if backward:
+            first = next(t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad)
+            total = first.sum() if not first.is_complex() else first.abs().sum()
+            scope.phase = "backward"
+            total.backward()
+    return tuple(concrete(e) for e in recorder.events)
+
+
+def concrete(event: Event) -> Call:
+    """An event as a `Call` whose sizes are numbers."""
+    return Call(event.op, {k: _concrete(v) for k, v in event.args}, tuple(_concrete(o) for o in event.outputs),
+                event.path, event.source, event.phase)  # type: ignore[arg-type]  # fmt: skip
+
+
+def _concrete(x: Any) -> Any:
+    if isinstance(x, RawTensor):
+        from costir.ir import ITEMSIZE
+
+        index = Integer(x.index_numel) * ITEMSIZE[x.index_dtype] if x.index_numel else ZERO
+        nnz = Integer(x.nnz) if x.nnz is not None else None
+        return Tensor(tuple(Integer(d) for d in x.shape), x.dtype, x.expanded, x.role, x.ref, nnz, index)  # type: ignore[arg-type]
+    if isinstance(x, tuple):
+        return tuple(_concrete(i) for i in x)
+    if type(x) is int:
+        return Integer(x)
+    return x
+

@@ -1,0 +1,98 @@
+"""Changes to torch that hold while a trace runs: no weight initialisation, no compilation, shapes as `Dim`s."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from costir.tracing.dims import Dim
+from costir.tracing.recorder import Recorder, Scope
+
+_INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
+
+_SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_SIZE = torch.Tensor.size
+
+
+class _Shapes(TorchFunctionMode):
+    """Gives user code its tensors' sizes as `Dim`s, so that comparisons of them are noted."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is _SIZE or func == _SHAPE:
+            return torch.Size([Dim(i) for i in out]) if isinstance(out, torch.Size) else Dim(out)
+        return out
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+    old = getattr(owner, name)
+    setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+def _keep(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor
+
+
+def _deepcopy(old: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's own deepcopy of a fake tensor can corrupt memory: make a new one of the same shape."""
+
+    def deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if not isinstance(self, FakeTensor):
+            return old(self, memo)
+        if id(self) not in memo:
+            copy: Any = self.detach().clone()
+            memo[id(self)] = nn.Parameter(copy, self.requires_grad) if isinstance(self, nn.Parameter) else copy
+        return memo[id(self)]
+
+    return deepcopy
+
+
+def _swap(old: Callable[..., Any]) -> Callable[..., Any]:
+    """`module.to(dtype)` swaps parameters in place, which fake ones refuse now and then: the new one is assigned instead."""
+
+    def swap(a: torch.Tensor, b: torch.Tensor) -> None:
+        try:
+            old(a, b)
+        except RuntimeError:
+            a.data = b.data if a.dtype == b.dtype else b.data.to(a.dtype)
+
+    return swap
+
+
+@contextlib.contextmanager
+def patched_torch(scope: Scope, recorder: Recorder) -> Iterator[None]:
+    """All patches, for the length of one trace."""
+    before = os.environ.get("TRANSFORMERS_DISABLE_TORCH_CHECK")
+    os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"
+    with contextlib.ExitStack() as stack:
+        for name in _INIT:
+            stack.enter_context(_replaced(nn.init, name, _keep))
+        stack.enter_context(_replaced(nn.init, "_calculate_fan_in_and_fan_out", lambda tensor: (1, 1)))
+        if "transformers" in sys.modules:
+            model = importlib.import_module("transformers.modeling_utils").PreTrainedModel
+            stack.enter_context(_replaced(model, "initialize_weights", lambda self: None))
+        stack.enter_context(_replaced(torch.Tensor, "__deepcopy__", _deepcopy(torch.Tensor.__deepcopy__)))
+        stack.enter_context(_replaced(torch.utils, "swap_tensors", _swap(torch.utils.swap_tensors)))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_Shapes())
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop("TRANSFORMERS_DISABLE_TORCH_CHECK", None)
+            else:
+                os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = before

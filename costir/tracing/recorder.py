@@ -1,0 +1,248 @@
+"""The dispatch mode that writes down every ATen operator of a run: shapes, memory, module path, line, phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from costir.errors import TraceError
+from costir.tracing.frames import is_library_file, user_frame, where
+from costir.tracing.values import LIMIT, Known, Values, balanced
+
+_SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
+_CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
+
+
+class RawTensor(NamedTuple):
+    """A tensor operand in one trace; `ref` names its memory within the trace."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    expanded: tuple[int, ...]
+    role: str
+    ref: int
+    nnz: int | None = None
+    index_numel: int = 0
+    index_dtype: str = ""
+
+
+class Event(NamedTuple):
+    """One operator call in one trace."""
+
+    op: str
+    args: tuple[tuple[str, Any], ...]
+    outputs: tuple[RawTensor, ...]
+    path: str
+    source: str
+    phase: str
+
+
+@dataclass
+class Scope:
+    """Where the program is: module path, phase, and what backward nodes stem from."""
+
+    path: str = ""
+    phase: str = "forward"
+    origin: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+def _schema(func: Any, cache: dict[Any, Any] = {}) -> tuple[tuple[str, Any], ...]:  # noqa: B006 - a cache on purpose
+    if func not in cache:
+        cache[func] = tuple((a.name, a.default_value if a.has_default_value() else None) for a in func._schema.arguments)
+    return cache[func]  # type: ignore[no-any-return]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name without the prefix "torch."."""
+    return str(dtype)[6:]
+
+
+class Recorder(TorchDispatchMode):
+    """Notes each operator call into `events`; keeps all tensors alive, so that memory addresses stay distinct."""
+
+    def __init__(self, scope: Scope, values: Values | None) -> None:
+        super().__init__()
+        self.scope = scope
+        self.values = values
+        self.recording = False
+        self.events: list[Event] = []
+        self.roles: dict[int, str] = {}
+        self.notes: dict[str, None] = {}
+        self._memory: dict[Any, int] = {}
+        self._keep: list[Any] = []
+
+    def describe(self, t: torch.Tensor) -> RawTensor:
+        """The record of a tensor."""
+        if t.layout is not torch.strided:
+            return self._describe_sparse(t)
+        storage = t.untyped_storage()._cdata
+        shape, stride = tuple(t.shape), t.stride()
+        key = (storage, t.storage_offset(), shape, stride)
+        ref = self._memory.setdefault(key, len(self._memory))
+        expanded = tuple(i for i, s in enumerate(stride) if s == 0) if 0 in stride else ()
+        return RawTensor(shape, dtype_name(t.dtype), expanded, self.roles.get(storage, "activation"), ref)
+
+    def _describe_sparse(self, t: torch.Tensor) -> RawTensor:
+        ref = self._memory.setdefault(id(t), len(self._memory))
+        if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = (t.crow_indices(), t.col_indices())
+        elif t.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = (t.ccol_indices(), t.row_indices())
+        elif t.layout is torch.sparse_coo:
+            parts = (t._indices(),)
+        else:
+            return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), "activation", ref)
+        values = t._values() if t.layout is torch.sparse_coo else t.values()
+        index = sum(p.numel() for p in parts)
+        role = self.roles.get(id(t), "activation")
+        return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), role, ref, values.numel(), index, dtype_name(parts[0].dtype))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = self._run(func, args, kwargs)
+        if self.recording and func._schema.name not in _SKIP:
+            self._note(func, args, kwargs, out)
+        return out
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        scope = self.scope
+        if scope.phase == "backward":
+            node = torch._C._current_autograd_node()
+            path, source = scope.origin.get(node._sequence_nr(), ("", "")) if node is not None else ("", "")
+            frame = user_frame(2)  # a custom backward, or a recomputed forward, has a line of its own
+            if frame is not None and source == "":
+                source = where(frame)
+            path = scope.path or path
+        else:
+            path, source = scope.path, where(user_frame(2))
+        if torch.is_grad_enabled():
+            scope.origin[torch.autograd._get_sequence_nr() - 1] = (path, source)
+        schema = _schema(func)
+        n = len(args)
+        record = tuple([(k, self._arg(args[i] if i < n else kwargs.get(k, d))) for i, (k, d) in enumerate(schema)])
+        outputs = out if isinstance(out, (tuple, list)) else (out,)
+        flat = [o for item in outputs for o in (item if isinstance(item, (tuple, list)) else (item,))]
+        results = tuple([self.describe(o) for o in flat if isinstance(o, torch.Tensor)])
+        self._keep.append((args, kwargs, out))
+        op = f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
+        self.events.append(Event(op, record, results, path, source, scope.phase))
+
+    def _arg(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return self.describe(x)
+        if isinstance(x, (list, tuple)):
+            return tuple([self._arg(i) for i in x])
+        if isinstance(x, torch.dtype):
+            return dtype_name(x)
+        if isinstance(x, (bool, int, float, complex, str, type(None))):
+            return x
+        return str(x)
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operator's result, with real values beside it where they are known."""
+        name = func._schema.name.split("::")[1]
+        if name == "_grouped_mm" and isinstance(args[0], torch.Tensor):
+            return _grouped_mm(*args, **kwargs)
+        if self.values is None:
+            return func(*args, **kwargs)
+        flat = tree_flatten((args, kwargs))[0]
+        if name == "lift_fresh" and type(args[0]) is torch.Tensor and args[0].numel() <= LIMIT:
+            return self._lift_fresh(func, args, kwargs)
+        known = self.values.operands(flat)
+        writes = [a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write]
+        try:
+            out = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            return self._read(func, args, kwargs, known, error)
+        small = known is not None and all(o.numel() <= LIMIT for o in tree_flatten(out)[0] if isinstance(o, torch.Tensor))
+        value = self.values.compute(func, args, kwargs, known) if small and known is not None else None
+        if value is None:
+            for t in writes:
+                if isinstance(t, torch.Tensor):
+                    self.values.forget(t)
+            if name in _CHOICES:
+                self._choose(name, args, kwargs, out)
+        else:
+            self.values.learn(out, value, writes, known or [])
+        return out
+
+    def _lift_fresh(self, func: Any, args: Any, kwargs: Any) -> Any:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        out = func(*args, **kwargs)
+        with _disable_current_modes():
+            value = args[0].detach().clone()
+        assert self.values is not None
+        self.values.put(out, value)
+        return out
+
+    def _choose(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        """Make up a router's choice, so that row counts come out even and their sum exact."""
+        assert self.values is not None
+        index = out[_CHOICES[name][0]] if isinstance(out, (tuple, list)) else out
+        source = args[0]
+        if source.dim() == 0 or index.numel() > LIMIT or index.dtype != torch.int64:
+            return
+        dim = kwargs.get("dim", next((a for a in args[2 if name == "topk" else 1 :] if type(a) is int), -1))
+        dim = -1 if dim is None else dim
+        dim %= source.dim()
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with _disable_current_modes():
+            if index.dim() == source.dim():
+                choice = balanced(index.shape, dim, source.shape[dim])
+            elif index.dim() == source.dim() - 1:
+                kept = torch.Size([*index.shape[:dim], 1, *index.shape[dim:]])
+                choice = balanced(kept, dim, source.shape[dim]).squeeze(dim)
+            else:
+                return
+        self.values.put(index, choice, routed=True)
+
+    def _read(self, func: Any, args: Any, kwargs: Any, known: list[Known] | None, error: Exception) -> Any:
+        """The program reads values (bool, item, nonzero, mask): answer from known values, or refuse with the line."""
+        name = func._schema.name.split("::")[1]
+        frame = user_frame(2)
+        line = where(frame) or "the model"
+        if known is None:
+            what = "branches on or reads the value of a tensor" if "scalar" in name or name in ("equal", "is_nonzero") else (
+                f"makes a tensor whose shape depends on values ({name})")  # fmt: skip
+            raise TraceError(
+                f"data-dependent: {line} {what}, which no size determines",
+                "costir gives costs as functions of sizes; fix the branch by an argument, or analyse each side on its own",
+            ) from error
+        data = any(k.data for k in known)
+        is_branch = name in ("is_nonzero", "equal") or (name == "_local_scalar_dense" and args[0].dtype == torch.bool)
+        if data and is_branch and frame is not None and not is_library_file(frame.f_code.co_filename):
+            raise TraceError(
+                f"data-dependent: {line} branches on the values of an input, which no size determines",
+                "costir gives costs as functions of sizes; fix the branch by an argument, or analyse each side on its own",
+            ) from error
+        assert self.values is not None
+        value = self.values.compute(func, args, kwargs, known)
+        if value is None:
+            raise TraceError(f"data-dependent: {line} reads values that a fake run does not have ({name})") from error
+        if data:
+            self.notes[f"{line} reads the values of an input: the formulas hold for the example's"] = None
+        if any(k.routed for k in known):
+            self.notes[f"routing at {line} is taken as balanced over the candidates"] = None
+        if not isinstance(value, torch.Tensor) and not isinstance(value, (tuple, list)):
+            return value
+        out = torch.utils._pytree.tree_map(lambda v: args[0].new_empty(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v, value)
+        self.values.learn(out, value, [], known)
+        return out
+
+
+def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> torch.Tensor:
+    """The result's shape for any type: torch's own fake kernel takes bf16 alone."""
+    dtype = out_dtype or a.dtype
+    if a.dim() == 2 and b.dim() == 2 and offs is not None:
+        return a.new_empty((offs.shape[0], a.shape[0], b.shape[1]), dtype=dtype)
+    if a.dim() == 3 and b.dim() == 2:
+        return a.new_empty((a.shape[1], b.shape[1]), dtype=dtype)
+    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
+

@@ -1,0 +1,41 @@
+"""costir: what a PyTorch model costs, in closed form, in the names of its own sizes.
+
+    import costir
+    analysis = costir.analyze("X[B,D] . Y[D,F] -> Z[B,F]")
+    analysis.flops                          # 2*B*D*F
+    analysis.on("tpu_v5e").critical("B")    # Threshold(value=..., when=..., limit=...)
+
+Importing costir imports neither torch nor sympy; the names below are loaded when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis as Analysis
+    from costir.api import analyze as analyze
+    from costir.api import annotate as annotate
+    from costir.errors import CostirError as CostirError
+    from costir.hardware import load_chip as load_chip
+    from costir.ir import Threshold as Threshold
+    from costir.ops.registry import rule as rule
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Analysis": "costir.analysis", "analyze": "costir.api", "annotate": "costir.api", "CostirError": "costir.errors",
+    "load_chip": "costir.hardware", "Threshold": "costir.ir", "rule": "costir.ops.registry",
+}  # fmt: skip
+__all__ = ["Analysis", "CostirError", "Threshold", "analyze", "annotate", "load_chip", "rule"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'costir' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

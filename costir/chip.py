@@ -197,7 +197,7 @@ class Chip:
             return f"matrix.{key}"
         if key == "fp32" and self.kind == "tpu" and "bf16" in self.matrix:
             return "matrix.bf16"
-        if key in self.vector and key not in _WIDENED[2:]:
+        if key in self.vector:
             return f"vector.{key}"
         has = ", ".join(dict.fromkeys((*self.matrix, *(k for k in self.vector if k in ("fp64", "fp32")))))
         why = "has no matmul path for" if key in self.unsupported else "has no known matmul rate for"

@@ -17,7 +17,8 @@ from costir.errors import ChipError, nearest
 from costir.units import BINARY, DECIMAL
 
 LARGEST_FILE = 1_000_000  # bytes
-LONGEST_LINE = 4_000  # characters; a key of many thousand dots takes the TOML reader minutes
+LONGEST_LINE = 4_000  # characters
+MOST_DOTS = 200  # in a line; many keys of thousands of parts take the TOML reader minutes
 MATRIX = (
     "fp64", "fp32", "tf32", "bf16", "fp16", "fp16_fp16acc", "fp8", "fp8_fp16acc", "fp6", "fp4", "int8", "int4",
 )  # fmt: skip
@@ -69,9 +70,7 @@ def exact(where: str, key: str, value: object, kind: str) -> Fraction:
     low, high, expected = LIMITS[kind]
     factor = 1
     number: int | Fraction | Decimal
-    if isinstance(value, Decimal):
-        number = value
-    elif isinstance(value, (int, Fraction)) and not isinstance(value, bool):
+    if isinstance(value, (int, Fraction, Decimal)) and not isinstance(value, bool):
         number = value
     elif isinstance(value, (str, float)):
         match = re.fullmatch(r"\s*([+-]?[0-9_.]+(?:[eE][+-]?[0-9]{1,4})?)\s*([kKMGTPE]?i?)\s*", str(value)[:60])
@@ -261,9 +260,9 @@ def parse(where: str, content: bytes) -> dict[str, Any]:
         text = content.decode("utf-8")
     except UnicodeDecodeError as e:
         raise ChipError(f"{where}: not UTF-8 text (byte {e.start})") from None
-    long = next((n for n, line in enumerate(text.splitlines(), 1) if len(line) > LONGEST_LINE), 0)
-    if long:
-        raise ChipError(f"{where}: line {long} is longer than {LONGEST_LINE} characters")
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > LONGEST_LINE or line.count(".") > MOST_DOTS:
+            raise ChipError(f"{where}: line {number} has more than {LONGEST_LINE} characters or {MOST_DOTS} dots")
     try:
         return tomllib.loads(text, parse_float=Decimal)
     except RecursionError:

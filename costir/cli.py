@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from costir.errors import CostirError, nearest
@@ -41,12 +40,21 @@ class _Parser(argparse.ArgumentParser):
 
     def hint(self, message: str) -> str:
         """The nearest option for a mistyped one."""
-        known = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
+        known = set(_options(self))
         wrong = next((w.partition("=")[0] for w in message.split() if w.startswith("--")), "")
         return nearest(wrong, known) if message.startswith("unrecognized") and wrong else f"see {self.prog} --help"
 
 
-def _conditions() -> argparse.ArgumentParser:
+def _options(p: argparse.ArgumentParser) -> Iterator[str]:
+    """The long options of a parser and its verbs."""
+    for action in p._actions:
+        yield from (o for o in action.option_strings if o.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                yield from _options(verb)
+
+
+def _conditions() -> _Parser:
     """The conditions that every verb with a subject takes."""
     p = _Parser(add_help=False)
     m = p.add_argument_group("model")
@@ -61,7 +69,9 @@ def _conditions() -> argparse.ArgumentParser:
     c = p.add_argument_group("counting")
     c.add_argument("--dtype", metavar="TYPE", help="bf16, or bf16,weights=int8")
     c.add_argument("--attention", choices=("full", "causal"), default="full", help="scores that count (default: full)")
-    c.add_argument("--count", choices=("standard", "exact"), default="standard", help="2 per multiply-add, or 2k-1 per dot product")
+    c.add_argument(
+        "--count", choices=("standard", "exact"), default="standard", help="2 per multiply-add, or 2k-1 per dot product"
+    )
     h = p.add_argument_group("chip")
     h.add_argument("--chip", metavar="NAME", action="append", default=[], help="h100, tpu_v5e@book, my.toml; several: a,b")
     h.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a chip: memory.bandwidth=8.2e11")
@@ -82,19 +92,23 @@ def _output(p: argparse.ArgumentParser) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The whole grammar."""
-    top = _Parser(prog="costir", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    top = _Parser(
+        prog="costir", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     top.add_argument("--version", action="store_true", help="print the version")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, title="verbs")
     conditions = _conditions()
-    common = {"parents": [conditions], "allow_abbrev": False}
-    a = verbs.add_parser("analyze", help="cost of every operator", description="What every operator of a model costs.", **common)  # type: ignore[arg-type]
-    a.add_argument("subject", metavar="SUBJECT")
+
+    def verb(name: str, short: str, long: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=short, description=long, parents=[conditions], allow_abbrev=False)
+        made.add_argument("subject", metavar="SUBJECT")
+        return made
+
+    a = verb("analyze", "cost of every operator", "What every operator of a model costs.")
     a.add_argument("--explain", metavar="PATH", help="one operator: formula, rule, numbers, source line")
     a.add_argument("--plot", metavar="roofline[=FILE]", help="draw a roofline (svg or png)")
-    s = verbs.add_parser("solve", help="critical sizes on a chip", description="The size at which what binds changes.", **common)  # type: ignore[arg-type]
-    s.add_argument("subject", metavar="SUBJECT")
-    k = verbs.add_parser("check", help="is my formula right?", description="Check your own formula. Exit code 1: wrong.", **common)  # type: ignore[arg-type]
-    k.add_argument("subject", metavar="SUBJECT")
+    verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
+    k = verb("check", "is my formula right?", "Check your own formula. Exit code 1: wrong.")
     k.add_argument("formula", metavar='"flops = 2*B*D*F"')
     c = verbs.add_parser("chips", help="the known chips", description="The known chips, with sources.", allow_abbrev=False)
     c.add_argument("name", metavar="NAME", nargs="?")
@@ -119,13 +133,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python would complain again when it flushes at exit; there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except SystemExit as stop:  # argparse ends --help this way
+        return int(stop.code or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
     except CostirError as error:
         return _complain(error.message, error.hint, debug)
     except Exception as error:
         first = str(error).strip().partition("\n")[0][:300]
-        return _complain(f"internal error, {type(error).__name__}: {first}", "please report this, with what --debug prints", debug)
+        return _complain(
+            f"internal error, {type(error).__name__}: {first}", "please report this, with what --debug prints", debug
+        )
 
 
 def _run(arguments: list[str]) -> int:
@@ -151,11 +169,15 @@ def _guess_verb(arguments: list[str]) -> None:
     word = arguments[0]
     if len(arguments) > 1 and not arguments[1].startswith("-") and word.isalpha():
         raise CostirError(f"no verb {word!r}", nearest(word, VERBS))
-    raise CostirError(f"no verb {word[:60]!r}", f"did you mean: costir analyze {word[:60]}?" if not word.isalpha() else nearest(word, VERBS))
+    raise CostirError(
+        f"no verb {word[:60]!r}", f"did you mean: costir analyze {word[:60]}?" if not word.isalpha() else nearest(word, VERBS)
+    )
 
 
 def _complain(message: str, hint: str, debug: bool) -> int:
     if debug:
+        import traceback
+
         traceback.print_exc()
     print(f"costir: {message}", file=sys.stderr)
     if hint:

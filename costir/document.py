@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from costir import ir, report
+from costir import ir
+from costir.grouping import Group, groups, sum_of, time_of
 from costir.page import Cell, Column, Document, Entry, Fact, Table
-from costir.report import ChipInfo, Group, Quantity, Report, Row, Times
-from costir.symbolic import Expr, simplify
+from costir.report import ChipInfo, Quantity, Report, Row, Times, plain
+from costir.symbolic import Expr, gather, show, simplify
 from costir.units import si
 
 MATMUL_WORDS = {"standard": "2 FLOPs per multiply-add", "exact": "2k-1 FLOPs per dot product of length k"}
@@ -18,6 +19,8 @@ TOTAL_WORDS = {
     "matmul_flops": "matmul FLOPs", "vector_flops": "vector FLOPs", "special_flops": "special functions", "flops": "FLOPs",
     "bytes": "bytes", "intensity": "FLOP/byte", "params": "parameters", "weight_bytes": "parameter bytes",
 }  # fmt: skip
+PHASE_WORDS = {"forward": "forward pass", "backward": "forward and backward pass", "train": "training step"}
+LONGEST = 90  # characters of a formula that may stand beside a total without hiding it
 UNITS = {"bytes": "B", "weight_bytes": "B", "read": "B", "write": "B", "intensity": ""}
 
 
@@ -49,8 +52,8 @@ def change(threshold: ir.Threshold | None, base: float) -> str:
         return ""
     value = threshold.at_base
     if value is None:
-        return "never"
-    if value < base and value < 1:
+        return "never" if threshold.below != threshold.above else ""
+    if value <= min(base, 1):
         return "never"
     return f"{threshold.unknown} {'>' if base <= value else '<'} {plain_number(value)}"
 
@@ -84,15 +87,14 @@ def document(r: Report, brief: bool = True) -> Document:
     tables = [operators(r, brief)] if r.rows else []
     if r.sweep:
         tables.append(sweep(r))
-    return Document(f"{r.subject}: {r.phase}", tuple(_head(r)), tuple(tables), tuple(_facts(r)))
+    return Document(title(r), head(r), tuple(tables), tuple(_facts(r)))
 
 
-def _head(r: Report) -> Iterable[Fact]:
-    if r.sizes:
-        yield Fact("at", ", ".join(f"{n} = {v}" for n, v in r.sizes.items()))
-    for chip in r.chips:
-        yield Fact("chip", chip_text(chip))
-    yield Fact("counted", conventions_text(r.conventions))
+def head(r: Report) -> tuple[Fact, ...]:
+    """Sizes, chips and conventions: what every answer rests on."""
+    sizes = [Fact("at", ", ".join(f"{n} = {v}" for n, v in r.sizes.items()))] if r.sizes else []
+    sizes += [Fact("put in", ", ".join(f"{n} = {v}" for n, v in r.fixed.items()))] if r.fixed else []
+    return (*sizes, *(Fact("chip", chip_text(c)) for c in r.chips), Fact("counted", conventions_text(r.conventions)))
 
 
 def operators(r: Report, brief: bool = True) -> Table:
@@ -109,7 +111,7 @@ def operators(r: Report, brief: bool = True) -> Table:
         rows = [row for row in r.rows if row.phase == phase]
         if len(phases) > 1:
             lines.append(Entry("phase", _summary(phase, None, rows, r, formulas)))
-        for group in report.groups(rows, brief):
+        for group in groups(rows, brief):
             lines.extend(_group(group, r, formulas))
     lines.append(Entry("rule"))
     lines.append(Entry("total", _summary("total", None, r.rows, r, formulas)))
@@ -141,19 +143,25 @@ def _operator(indent: str, row: Row, group: Group, r: Report, formulas: bool) ->
     cells: list[Cell] = [indent + label(row, group.path), str(row.count.expr)]
     for name in ("flops", "bytes"):
         q = row.quantities[name]
-        cells.append(number(q.number, UNITS.get(name, "")))
+        cells.append(number(q.number, UNITS.get(name, ""), least=name == "bytes" and row.status in ("unknown", "flops_only")))
         cells += [_formula(q)] if formulas else []
     cells.append(_intensity(row.quantities["intensity"].number))
     if len(r.chips) == 1:
         cells += [seconds(row.times[0].lower), row.times[0].binds or "-"]
-        cells += [change(row.thresholds[0], r.base) or "-"] if r.unknown_size else []
+        cells += [row_change(row, 0, r.base)] if r.unknown_size else []
     else:
         cells += [seconds(t.lower) for t in row.times]
     return tuple(cells)
 
 
+def row_change(row: Row, chip: int, base: float) -> str:
+    """Where a row's bound changes on a chip; "-" for what does no contraction, which is never bound by the matmul peak."""
+    threshold = row.thresholds[chip] if row.thresholds else None
+    return (change(threshold, base) or "-") if row.quantities["matmul_flops"].number else "-"
+
+
 def _formula(q: Quantity) -> Cell:
-    return "" if q.expr is None or q.expr == 0 else simplify(q.expr)
+    return "" if q.expr is None or q.expr == 0 else gather(q.expr)
 
 
 def _intensity(value: int | float | None) -> str:
@@ -162,13 +170,15 @@ def _intensity(value: int | float | None) -> str:
 
 def _summary(name: str, runs: str | None, rows: Sequence[Row], r: Report, formulas: bool) -> tuple[Cell, ...]:
     """A line of sums; partly unknown sums are lower bounds."""
-    partial = any(row.quantities[q].number is None for row in rows for q in ("flops", "bytes"))
+    partial = any(row.status in ("unknown", "flops_only") for row in rows)
     blank: list[Cell] = [""] if formulas else []
     cells: list[Cell] = [name, runs or ""]
-    cells += [number(report.sum_of(rows, "flops"), least=partial), *blank]
-    cells += [number(report.sum_of(rows, "bytes"), "B", least=partial), *blank]
-    cells.append(_intensity(None if partial else report.sum_of(rows, "intensity")))
-    cells += [seconds(report.time_of(rows, i)) for i in range(len(r.chips))]
+    cells += [number(sum_of(rows, "flops"), least=partial), *blank]
+    cells += [number(sum_of(rows, "bytes"), "B", least=partial), *blank]
+    cells.append(_intensity(None if partial else sum_of(rows, "intensity")))
+    for i in range(len(r.chips)):
+        unsure = any(row.times[i].upper is None for row in rows)
+        cells.append(f"{'>= ' if unsure else ''}{seconds(time_of(rows, i))}")
     if len(r.chips) == 1:
         cells += [""] * (2 if r.unknown_size else 1)
     return tuple(cells)
@@ -187,7 +197,9 @@ def _chip_lines(r: Report, formulas: bool) -> Iterable[Entry]:
 def sweep(r: Report) -> Table:
     """One line per point of the sweep: the sizes that move, totals, time and what binds on each chip."""
     moving = [n for n in r.sizes if len({p.sizes[n] for p in r.sweep}) > 1] or list(r.sweep[0].sizes)
-    chips = [h for c in r.chips for h in (Column(f"{c.name} time" if len(r.chips) > 1 else "time", right=True), Column("binds"))]
+    chips = [
+        h for c in r.chips for h in (Column(f"{c.name} time" if len(r.chips) > 1 else "time", right=True), Column("binds"))
+    ]
     columns = [*(Column(n, right=True) for n in moving), *(Column(t, right=True) for t in ("FLOPs", "bytes", "FLOP/B")), *chips]
     lines = []
     for p in r.sweep:
@@ -202,6 +214,16 @@ def sweep(r: Report) -> Table:
 # ----------------------------------------------------------------------------------------------------------------- facts
 
 
+def title(r: Report) -> str:
+    """The subject and what of it runs."""
+    return subject_title(r.subject, r.phase)
+
+
+def subject_title(subject: str, phase: str) -> str:
+    """A subject and what of it runs: "gpt2: forward pass"."""
+    return f"{subject}: {PHASE_WORDS.get(phase, phase)}"
+
+
 def _facts(r: Report) -> Iterable[Fact]:
     least = not r.complete
     for name, words in TOTAL_WORDS.items():
@@ -210,13 +232,15 @@ def _facts(r: Report) -> Iterable[Fact]:
             continue
         bound = least and name not in ("params", "weight_bytes")
         text = _intensity(q.number) if name == "intensity" else number(q.number, UNITS.get(name, ""), bound)
-        yield Fact(words, text, total_formula(q))
-    for i, chip in enumerate(r.chips):
-        yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, report.time_of(r.rows, i), least))
+        formula = total_formula(q)
+        long = name == "intensity" and formula is not None and len(show(formula)) > LONGEST
+        yield Fact(words, text, None if long else formula)
+    for chip in r.chips:
+        yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times))
         if chip.threshold is not None:
-            yield Fact("whole changes", threshold_text(chip.threshold), chip.threshold.value)
+            yield from threshold_facts(chip.threshold, "whole changes", everything=False)
     if r.free:
-        yield Fact("free", f"{r.free} views, allocations and other calls that cost nothing")
+        yield Fact("free", f"{r.free} call{'s' if r.free > 1 else ''} of no cost: views, allocations")
     for c in r.constraints:
         yield Fact("holds where", str(c))
     for u in r.unknown:
@@ -230,26 +254,35 @@ def total_formula(q: Quantity) -> Expr | None:
     return simplify(q.expr) if q.expr is not None and q.expr.free_symbols else None
 
 
-def times_text(t: Times, one_by_one: float | None, least: bool = False) -> str:
-    """The time of the whole: three bounds and what binds."""
+def times_text(t: Times) -> str:
+    """The time of the whole: its bounds and what binds."""
     if t.lower is None:
         return "?"
-    text = f"{'>= ' if least else ''}{seconds(t.lower)} with perfect overlap, {seconds(one_by_one)} operator by operator"
-    text += f", {seconds(t.upper)} with none" if t.upper is not None and not least else ""
-    return f"{text}; {t.binds} binds" if t.binds else text
+    text = f"at least {seconds(t.lower)} (every operator at its roofline, one after the other)"
+    text += f", {seconds(t.upper)} without any overlap" if t.upper is not None else ""
+    of_what = "" if t.upper is not None else " of what is known"
+    return f"{text}; {t.binds} binds most{of_what}" if t.binds else text
 
 
-def threshold_text(t: ir.Threshold) -> str:
-    """A threshold in words: value, what binds on either side, condition, limit; or why there is none."""
+def threshold_facts(t: ir.Threshold, label: str, everything: bool = True) -> list[Fact]:
+    """A threshold as labelled lines: value, condition, limit, remarks; or why there is none."""
     if t.at_base is None and t.value is None:
-        return f"{t.unknown}: none{f' ({t.reason})' if t.reason else ''}"
-    value = "none at these sizes" if t.at_base is None else plain_number(t.at_base)
-    text = f"{t.unknown} = {value}: {t.below} below, {t.above} above"
-    if t.when not in (True, None) and str(t.when) != "True":
-        text += f"; exists where {ir.condition_text(t.when)}"
+        return [Fact(label, f"{t.unknown}: none{f', {t.reason}' if t.reason else ''}")]
+    value = f"none at these sizes{f', {t.reason}' if t.reason else ''}" if t.at_base is None else plain_number(t.at_base)
+    sides = f", {t.below} binds below and {t.above} above" if t.at_base is not None else ""
+    short = t.value is not None and t.value.free_symbols and (everything or len(show(t.value)) <= LONGEST)
+    facts = [Fact(label, f"{t.unknown} = {value}{sides}"), *([Fact("", "formula", t.value)] if short else [])]
+    when = ir.condition_text(t.when)
+    if when not in ("True", "False") and (everything or len(when) <= LONGEST):
+        facts.append(Fact("", f"exists where {when}"))
     if t.limit is not None:
-        limit = report.plain(t.limit)
-        text += f"; limit {t.limit if limit is None else plain_number(limit)}"
+        facts.append(Fact("", f"tends to {limit_text(t.limit)} as the other sizes grow"))
     if t.cancels:
-        text += f"; does not depend on {', '.join(t.cancels)}"
-    return text
+        facts.append(Fact("", f"does not depend on {', '.join(t.cancels)}"))
+    return [*facts, *([Fact("", t.note)] if t.note else [])]
+
+
+def limit_text(e: Expr) -> str:
+    """A limit: a number where it is one, else its formula."""
+    value = plain(e)
+    return show(e) if value is None else plain_number(value)

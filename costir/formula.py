@@ -5,8 +5,8 @@
     parse_formula("9.8 ms")                                  -> Formula(None, "", 49/5000, unit="s")
 
 The text is cut into tokens (`formula_tokens.py`), parsed by precedence into small tuples, and only then built into sympy
-(`formula_build.py`), with a limit on everything that could grow: length, nesting, exponents, numbers, terms when multiplied out. Every failure is a
-`FormulaError` that points at the character.
+(`formula_build.py`), with a limit on everything that could grow: length, nesting, exponents, numbers, terms when multiplied
+out. Every failure is a `FormulaError` that points at the character.
 
 How it reads what is ambiguous: names side by side multiply (`2BDF`), and without a space they bind tighter than a
 division: `1/2B` is 1/(2*B). `Formula.notes` says so, since the writer may have meant something else.
@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 
 from costir import symbolic as sym
 from costir.errors import FormulaError
-from costir.symbolic import Expr
 from costir.formula_build import Tree, build
 from costir.formula_tokens import FUNCTIONS, RELATIONS, Token, fail, read_unit, tokenize
+from costir.symbolic import Expr
 
 MAX_LENGTH = 10_000
 MAX_DEPTH = 40
 MAX_CALLS = 24
+MAX_WORD = 200
 MAX_ARGUMENTS = 8
 
 
@@ -130,6 +131,7 @@ class _Parser:
         self.here = 0
         self.depth = 0
         self.calls = 0
+        self.run = False  # whether the factors read last stood side by side without a space
         self.notes: list[str] = []
 
     @property
@@ -174,7 +176,7 @@ class _Parser:
             elif sign := self.accept("/"):
                 start = self.here
                 below = self.signed()
-                self._note_division(start, below)
+                self._note_division(start)
                 factors.append(("inv", below, sign))
             elif self.starts_factor():
                 factors.append(self.juxtaposed())
@@ -182,9 +184,9 @@ class _Parser:
                 break
         return factors[0] if len(factors) == 1 else ("mul", tuple(factors), at)
 
-    def _note_division(self, start: int, below: Tree) -> None:
+    def _note_division(self, start: int) -> None:
         """Say how `1/2B` and `a/b c` were read."""
-        if below[0] == "mul":
+        if self.run:
             run = "".join(t.shown_plain for t in self.tokens[start : self.here])
             self.notes.append(f"/{run} is read as /({run})")
         elif self.starts_factor():
@@ -204,6 +206,7 @@ class _Parser:
         factors = [self.power()]
         while self.starts_factor() and not self.token.space:
             factors.append(self.power())
+        self.run = len(factors) > 1
         return factors[0] if len(factors) == 1 else ("mul", tuple(factors), at)
 
     def starts_factor(self) -> bool:
@@ -334,6 +337,8 @@ def _split(text: str, t: Token, known: frozenset[str], opens: bool) -> Iterator[
     word = t.value
     if not known and opens:
         raise fail(text, t, f"{word[:40]!r} is no function that is known here", f"known: {', '.join(sorted(FUNCTIONS))}")
+    if len(word) > MAX_WORD:
+        raise fail(text, t, f"a word of {len(word)} letters", f"at most {MAX_WORD} are read")
     # best[i]: the fewest parts that spell word[i:]; of equal ones the one with the longest first part.
     best: list[tuple[str, ...] | None] = [None] * len(word) + [()]
     lengths = sorted({len(n) for n in known | functions}, reverse=True)
@@ -345,7 +350,7 @@ def _split(text: str, t: Token, known: frozenset[str], opens: bool) -> Iterator[
             if usable and rest is not None and (best[i] is None or len(rest) + 1 < len(best[i] or ())):
                 best[i] = (part, *rest)
     parts = best[0]
-    if parts is None or len(parts) > 200:
+    if parts is None:
         raise fail(text, t, f"{word[:40]!r} is not a size here", _known_hint(word, known))
     at = t.at
     for k, part in enumerate(parts):

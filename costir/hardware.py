@@ -64,7 +64,7 @@ def aliases() -> FrozenMap[str]:
 def _plain(name: str) -> str:
     """A name without case, separators and maker, so that "TPU v5e", "tpu-v5e" and "NVIDIA H100" are found."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
-    return re.sub(r"^(nvidia|google|amd|aws|intel)(geforce|instinct)?(?=.)", "", letters)
+    return re.sub(r"^(nvidia|google|amd|aws|intel)?(geforce|instinct)?(?=.)", "", letters)
 
 
 @functools.cache

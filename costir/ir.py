@@ -12,10 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from costir.symbolic import ONE, ZERO, Boolean, Expr, Rational, product, total
+from costir.symbolic import ONE, ZERO, Boolean, Expr, Rational, Symbol, product, total
 
 Phase = Literal["forward", "backward", "optimizer"]
 Role = Literal["activation", "input", "weight", "buffer", "grad", "state"]
+
+# The index of a loop whose shapes grow from round to round.
+LOOP = Symbol("_round", integer=True, nonnegative=True)
 
 # Bytes per element in storage. int4 and fp4 take half a byte.
 ITEMSIZE: dict[str, Expr] = {
@@ -104,6 +107,7 @@ class Call:
         source: "file.py:12" of the user's line, or "".
         phase: forward, backward or optimizer.
         count: how often it runs.
+        rounds: where the shapes contain the loop index `LOOP`: it takes the values 0 to rounds - 1. Else None.
     """
 
     op: str
@@ -113,6 +117,7 @@ class Call:
     source: str = ""
     phase: Phase = "forward"
     count: Expr = ONE
+    rounds: Expr | None = None
 
     @property
     def name(self) -> str:

@@ -8,7 +8,8 @@ milliseconds to seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -67,11 +68,30 @@ class Laurent:
         return Laurent({k: c for k, c in found.items() if c})
 
     def primitive(self) -> Laurent:
-        """Divided by the largest monomial that divides it, so that no exponent is negative: same sign, same roots."""
+        """Divided by its content, so that no exponent is negative: same sign, same roots."""
+        return Laurent.common([self])[0]
+
+    def content(self) -> Laurent:
+        """The largest monomial that divides it."""
+        powers = [dict(key) for key in self.terms]
+        least = ((n, min(x.get(n, 0) for x in powers)) for n in sorted(self.names))
+        return Laurent({_merge((), tuple(least)): Fraction(1)})
+
+    def whole(self) -> Laurent:
+        """Times a positive number, so that all coefficients are whole and without a common divisor."""
         if not self.terms:
             return self
-        least = {n: min(dict(key).get(n, 0) for key in self.terms) for n in self.names}
-        return Laurent({_merge(key, tuple((n, -x) for n, x in least.items() if x)): c for key, c in self.terms.items()})
+        below = math.lcm(*(c.denominator for c in self.terms.values()))
+        above = math.gcd(*(int(c * below) for c in self.terms.values()))
+        return Laurent({key: c * below / above for key, c in self.terms.items()})
+
+    @staticmethod
+    def common(parts: Sequence[Laurent]) -> list[Laurent]:
+        """All of them divided by the largest monomial that divides them all: their ratios stay."""
+        names = frozenset().union(*(p.names for p in parts))
+        powers = [dict(key) for p in parts for key in p.terms]
+        least = tuple((n, -min(x.get(n, 0) for x in powers)) for n in sorted(names))
+        return [Laurent({_merge(key, least): c for key, c in p.terms.items()}) for p in parts]
 
     def by_power(self, name: str) -> dict[int, Laurent]:
         """The coefficient of each power of a name."""
@@ -88,14 +108,13 @@ class Laurent:
         return top, Laurent({key: c for key, c in self.terms.items() if degree[key] == top})
 
     def merged(self, names: Collection[str], into: str) -> Laurent | None:
-        """With the product of `names` written as `into`; None where the sign depends on them in another way.
+        """With the product of `names` written as `into`; None where it depends on them in another way.
 
-        Equal powers of all the names are needed in every term, up to one common monomial, which does not touch the sign.
+        Equal powers of all the names are needed in every term.
         """
-        clean = self.primitive()
         found: dict[Monomial, Fraction] = {}
         first, *others = names
-        for key, c in clean.terms.items():
+        for key, c in self.terms.items():
             powers = dict(key)
             power = powers.pop(first, 0)
             if any(powers.pop(n, 0) != power for n in others):

@@ -50,7 +50,9 @@ def wrap(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines if line.strip()] or [""]
 
 
-def grid(columns: Sequence[Column], lines: Sequence[Line], width: int | None = None, color: bool = False) -> tuple[list[str], bool]:
+def grid(
+    columns: Sequence[Column], lines: Sequence[Line], width: int | None = None, color: bool = False
+) -> tuple[list[str], bool]:
     """The table as lines of text, and whether all columns are there.
 
     With a `width`, formulas wrap to fit; where that is not enough they are left out, the last column first.
@@ -110,5 +112,7 @@ def _format(row: Line, columns: Sequence[Column], widths: Sequence[int], color: 
     out = []
     for cells in table:
         padded = [c.rjust(w) if col.right else c.ljust(w) for c, col, w in zip(cells, columns, widths, strict=True)]
-        out.append(GAP.join(paint(c, "dim" if col.formula else "", color) for c, col in zip(padded, columns, strict=True)).rstrip())
+        out.append(
+            GAP.join(paint(c, "dim" if col.formula else "", color) for c, col in zip(padded, columns, strict=True)).rstrip()
+        )
     return out

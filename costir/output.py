@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from pathlib import Path
 
 import costir
@@ -14,7 +13,7 @@ from costir.errors import CostirError
 # How a file that costir wrote is known again: the mark of each format, near its beginning.
 _MARKS = re.compile(
     rb"\A(?:# made by costir |<!-- made by costir |% made by costir |\{\s*\"schema\": \"costir/\d)"
-    rb"|\A[^\n]*,schema\n[^\n]*,costir/\d+\n|<meta name=\"generator\" content=\"costir\"|Software\0costir |<dc:title>costir </dc:title>"
+    rb"|\A[^\n]*,schema\n[^\n]*,costir/\d+\n|<meta name=\"generator\" content=\"costir\"|Software\0costir |<dc:title>costir "
 )
 
 
@@ -64,6 +63,8 @@ def write(data: bytes, path: Path, force: bool = False) -> Path:
 
 
 def _replace(data: bytes, path: Path) -> None:
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

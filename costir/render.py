@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from costir import render_markup, render_text
+from costir import render_text
 from costir.errors import CostirError
 from costir.page import Document
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis
+    from costir.hardware import Chip
 
 SCHEMA = "costir/1"
 
@@ -33,11 +34,11 @@ class View:
 
 FORMATS: dict[str, Callable[[View], str]] = {
     "text": lambda v: render_text.text(v.document()),
-    "markdown": lambda v: render_markup.markdown(v.document()),
-    "json": lambda v: json.dumps(v.data(), indent=2) + "\n",
+    "markdown": lambda v: _markup("markdown", v),
+    "json": lambda v: _json(v.data()),
     "csv": lambda v: _csv(v.rows()),
-    "latex": lambda v: render_markup.latex_document(v.document()),
-    "html": lambda v: render_markup.page(v.document()),
+    "latex": lambda v: _markup("latex_document", v),
+    "html": lambda v: _markup("page", v),
 }
 SUFFIXES = {".txt": "text", ".md": "markdown", ".json": "json", ".csv": "csv", ".tex": "latex", ".html": "html"}
 
@@ -53,8 +54,36 @@ def render(view: View, name: str = "text") -> str:
     return FORMATS[name](view)
 
 
+def _markup(function: str, view: View) -> str:
+    from costir import render_markup
+
+    return str(getattr(render_markup, function)(view.document()))
+
+
+def _json(data: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def notebook_html(analysis: Analysis, chips: Sequence[Chip] = ()) -> str:
+    """An analysis, on chips or on none, as an HTML fragment with its roofline where there is a chip.
+
+    Raises:
+        CostirError: as `build.build`.
+    """
+    from costir import build, document, plot, render_markup
+
+    report = build.build(analysis, chips)
+    drawing = plot.picture(report, "svg").decode() if chips and plot.can_draw(report) else ""
+    return render_markup.fragment(document.document(report)) + drawing[drawing.find("<svg") :]
+
+
 def _csv(rows: Iterable[Sequence[Any]]) -> str:
     """Comma-separated lines; unknown is an empty cell; the last column names the schema."""
+    import csv
+    import io
+
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for i, row in enumerate(rows):

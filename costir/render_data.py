@@ -7,7 +7,7 @@ from typing import Any
 
 import costir
 from costir import ir
-from costir.document import change
+from costir.document import row_change
 from costir.render import SCHEMA
 from costir.report import QUANTITIES, ChipInfo, Point, Quantity, Report, Row, Times, plain
 from costir.symbolic import Expr, evaluate, show, size
@@ -21,11 +21,11 @@ def as_dict(r: Report) -> dict[str, Any]:
         "subject": r.subject,
         "phase": r.phase,
         "sizes": dict(r.sizes),
-        "kept": list(r.kept),
-        "conventions": {"count": r.conventions.count, "attention": r.conventions.attention, "weights": r.conventions.weights, "bytes": "eager"},
+        "fixed": dict(r.fixed),
+        "conventions": _conventions(r.conventions),
         "complete": r.complete,
         "totals": {name: quantity(q) for name, q in r.totals.items()},
-        "nodes": [_node(row, r) for row in r.rows],
+        "nodes": [node(row, r) for row in r.rows],
         "free": r.free,
         "thresholds": list(_thresholds(r)),
         "unknown": list(r.unknown),
@@ -39,12 +39,17 @@ def as_dict(r: Report) -> dict[str, Any]:
     return out
 
 
+def _conventions(c: ir.Conventions) -> dict[str, str]:
+    return {"count": c.count, "attention": c.attention, "weights": c.weights, "bytes": "eager"}
+
+
 def quantity(q: Quantity) -> dict[str, Any]:
     """A formula with its value; both null where unknown."""
     return {"expr": None if q.expr is None else show(q.expr), "value": q.number}
 
 
-def _node(row: Row, r: Report) -> dict[str, Any]:
+def node(row: Row, r: Report) -> dict[str, Any]:
+    """A row as the schema has it."""
     out: dict[str, Any] = {"path": row.path, "op": row.op, "phase": row.phase, "source": row.source, "rule": row.rule}
     out |= {"status": row.status, "note": row.note, "count": quantity(row.count)}
     out |= {name: quantity(row.quantities[name]) for name in QUANTITIES}
@@ -58,7 +63,14 @@ def _times(t: Times) -> dict[str, Any]:
 
 
 def _chip(c: ChipInfo) -> dict[str, Any]:
-    return {"name": c.name, "note": c.note, "peaks": dict(c.peaks), "bandwidth": c.bandwidth, "times": _times(c.times)}
+    return {
+        "name": c.name,
+        "note": c.note,
+        "peaks": dict(c.peaks),
+        "vector": c.vector,
+        "bandwidth": c.bandwidth,
+        "times": _times(c.times),
+    }
 
 
 def _thresholds(r: Report) -> Iterable[dict[str, Any]]:
@@ -79,7 +91,7 @@ def threshold(t: ir.Threshold, chip: str, path: str, op: str, r: Report) -> dict
         "value": {"expr": None if t.value is None else show(t.value), "value": t.at_base},
         "when": ir.condition_text(t.when),
         "limit": _at_base(t.limit, r),
-        "below": t.below, "above": t.above, "reason": t.reason, "cancels": list(t.cancels),
+        "below": t.below, "above": t.above, "reason": t.reason, "note": t.note, "cancels": list(t.cancels),
     }  # fmt: skip
 
 
@@ -112,8 +124,11 @@ def _operator_rows(r: Report) -> Iterable[list[Any]]:
         cells: list[Any] = [row.path, row.op, row.phase, row.source, row.rule, row.status, row.count.number]
         cells += [row.quantities[n].number for n in QUANTITIES]
         for i, t in enumerate(row.times):
-            cells += [t.lower, t.binds, *([change(row.thresholds[i], r.base)] if r.unknown_size else [])]
-        cells += [None if q.expr is None else show(q.expr) for q in (row.count, *(row.quantities[n] for n in ("matmul_flops", "flops", "bytes")))]
+            cells += [t.lower, t.binds, *([row_change(row, i, r.base)] if r.unknown_size else [])]
+        cells += [
+            None if q.expr is None else show(q.expr)
+            for q in (row.count, *(row.quantities[n] for n in ("matmul_flops", "flops", "bytes")))
+        ]
         yield cells
 
 
@@ -123,4 +138,3 @@ def _sweep_rows(r: Report) -> Iterable[list[Any]]:
     for p in r.sweep:
         moved = [p.totals[n] for n in r.totals]
         yield [*p.sizes.values(), *moved, *(c for t in p.times for c in (t.lower, t.binds)), r.complete]
-

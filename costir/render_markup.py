@@ -21,8 +21,10 @@ CSS = (
     ".costir{font:13px/1.4 system-ui,sans-serif}.costir table{border-collapse:collapse}.costir td,.costir th{padding:1px 9px;"
     "border:0;text-align:left;white-space:nowrap}.costir .r{text-align:right;font-variant-numeric:tabular-nums}"
     ".costir th{border-bottom:1px solid #888}.costir .group td,.costir .phase td{font-weight:600;padding-top:6px}"
-    ".costir .total td{font-weight:600;border-top:1px solid #888}.costir .small td{opacity:.65}.costir .unknown td{color:#b00020}"
-    ".costir code{white-space:normal;font-size:12px}.costir dl{display:grid;grid-template-columns:max-content auto;gap:1px 12px}"
+    ".costir .total td{font-weight:600;border-top:1px solid #888}.costir .small td{opacity:.65}"
+    ".costir .unknown td{color:#b00020}"
+    ".costir code{white-space:normal;font-size:12px}"
+    ".costir dl{display:grid;grid-template-columns:max-content auto;gap:1px 12px}"
     ".costir dt{opacity:.65}.costir dd{margin:0}"
 )
 
@@ -66,7 +68,12 @@ def _md_table(table: Table) -> list[str]:
 
 
 def _md_facts(facts: tuple[Fact, ...]) -> str:
-    return "\n".join(f"- {f.label}: {_md(f.text)}{'' if f.formula is None else f' = `{str(f.formula)}`'}" for f in facts)
+    return "\n".join(_md_fact(f) for f in facts)
+
+
+def _md_fact(f: Fact) -> str:
+    formula = "" if f.formula is None else f" = `{f.formula}`"
+    return f"- {f.label}: {_md(f.text)}{formula}" if f.label else f"  - {_md(f.text)}{formula}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- latex
@@ -85,7 +92,7 @@ def latex_document(doc: Document) -> str:
 def tex(text: str) -> str:
     """Text in which LaTeX's own characters stand for themselves."""
     text = "".join(LATEX_SPECIAL.get(c, c) for c in text)
-    return text.replace(r"\textgreater{}= ", r"$\ge$ ").replace(r"\textless{}= ", r"$\le$ ")
+    return text.replace(r"\textgreater{}= ", r"$\geq$ ").replace(r"\textless{}= ", r"$\leq$ ")
 
 
 def tex_formula(e: Expr) -> str:
@@ -115,14 +122,20 @@ def _tex_line(line: Entry) -> str:
     cells = [_tex_cell(c) for c in line.cells]
     if line.kind in STRONG:
         cells = [rf"\textbf{{{c}}}" if c else "" for c in cells]
-    return " & ".join(cells) + r" \\"
+    # A star or bracket after \\ would be read as its argument.
+    return ("{}" if cells[0][:1] in ("*", "[") else "") + " & ".join(cells) + r" \\"
 
 
 def _tex_facts(facts: tuple[Fact, ...]) -> str:
     if not facts:
         return ""
-    items = [rf"  \item {tex(f.label)}: {tex(f.text)}" + ("" if f.formula is None else f" = {tex_formula(f.formula)}") for f in facts]
-    return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}"])
+    return "\n".join([r"\begin{itemize}", *(_tex_fact(f) for f in facts), r"\end{itemize}"])
+
+
+def _tex_fact(f: Fact) -> str:
+    """A labelled line; one without a label goes on with the line before."""
+    start = rf"  \item {tex(f.label)}: " if f.label else r"    \\ "
+    return start + tex(f.text) + ("" if f.formula is None else f" = {tex_formula(f.formula)}")
 
 
 # ------------------------------------------------------------------------------------------------------------------ html

@@ -44,7 +44,9 @@ def _facts(facts: tuple[Fact, ...], width: int | None, color: bool) -> list[str]
     for f in facts:
         name = f.label if f.label != before else ""
         before = f.label
-        body = f.text if f.formula is None else f"{f.text} = {str(f.formula)}"
+        body = f.text if f.formula is None else f"{f.text} = {f.formula!s}"
         lines = [body] if width is None else layout.wrap(body, max(width - edge - 2, 30))
-        out += [f"  {paint((name if i == 0 else '').ljust(edge - 1), 'dim', color)} {line}".rstrip() for i, line in enumerate(lines)]
+        out += [
+            f"  {paint((name if i == 0 else '').ljust(edge - 1), 'dim', color)} {line}".rstrip() for i, line in enumerate(lines)
+        ]
     return out

@@ -1,27 +1,22 @@
 """Frozen records of what a reader sees: an analysis, put on chips, as rows. Renderers only format what is here.
 
-    Analysis (+ chips) -> build() -> Report -> render
+    Analysis (+ chips) -> build -> Report -> document -> render
 
 Quantities keep their formula and their exact value at the base sizes; times are floats in seconds. Nothing is rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
 
 from costir import ir
-from costir.symbolic import ONE, Boolean, Expr, evaluate, size, total
-
-if TYPE_CHECKING:
-    from costir.analysis import Analysis, OnChip
+from costir.symbolic import Expr
 
 QUANTITIES = ("matmul_flops", "vector_flops", "special_flops", "flops", "bytes", "read", "write", "intensity")
 TOTALS = (*QUANTITIES, "params", "weight_bytes")
-
-# A row below this share of every total (FLOPs, bytes, time on each chip) is summed up with its like in a short report.
-SMALL = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +36,8 @@ def plain(value: Any) -> int | float | None:
     """An exact number as int (where whole) or float; None where it is not a finite number."""
     if isinstance(value, int | float):
         return value
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
     if value is None or not value.is_number or value.is_finite is not True:
         return None
     return int(value) if value.is_integer else float(value)
@@ -52,8 +49,8 @@ class Times:
 
     Attributes:
         compute, vector, memory: what each resource would take alone; None where it is unknown.
-        lower: perfect overlap, the roofline; a bound from below.
-        upper: no overlap, the sum.
+        lower: each operator with perfect overlap, its roofline; operators run one after the other.
+        upper: no overlap, the sum; None where something is not known.
         binds: "compute", "vector", "memory", or "" where there is nothing to do.
     """
 
@@ -70,9 +67,11 @@ class Row:
     """One operator, or several equal ones.
 
     Attributes:
-        path, op, phase, source, rule, status, note: as in `ir.Call` and `ir.Cost`; `op` is the full overload name.
+        path, op, phase, source, rule, status, note: as in `ir.Call` and `ir.Cost`; `op` is the full overload name. Where the
+            status is "unknown" or "flops_only", bytes are lower bounds.
         count: how often it runs.
         quantities: by the names in QUANTITIES, over all its runs; unknown ones have no formula.
+        call, cost: the first of the calls, and what one call costs.
         times: one per chip of the report, over all its runs.
         thresholds: one per chip; None where none was asked for.
     """
@@ -86,28 +85,20 @@ class Row:
     note: str
     count: Quantity
     quantities: Mapping[str, Quantity]
+    call: ir.Call
+    cost: ir.Cost
     times: tuple[Times, ...] = ()
     thresholds: tuple[ir.Threshold | None, ...] = ()
+
+    def on(self, times: Times, threshold: ir.Threshold | None) -> Row:
+        """The row with one more chip."""
+        return replace(self, times=(*self.times, times), thresholds=(*self.thresholds, threshold))
 
     @property
     def name(self) -> str:
         """The operator without namespace and overload: "mm"."""
         parts = self.op.split(".")
         return parts[1] if len(parts) > 1 else self.op
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The rows of one module, in one phase.
-
-    `small` are those that a short report sums up; `repeat` is how often a folded block occurs ("L", 32), else None.
-    """
-
-    path: str
-    phase: str
-    rows: tuple[Row, ...]
-    small: tuple[Row, ...] = ()
-    repeat: Quantity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +109,7 @@ class ChipInfo:
         name: the resolved name, with preset ("tpu_v5e@book").
         note: how the name was understood ("h100 -> h100_sxm (also: h100_pcie)"), else "".
         peaks: FLOP/s of contractions by type, for the types that this model computes in.
+        vector: FLOP/s of elementwise work; None where it is not known.
         bandwidth: bytes/s.
         times: of the whole; threshold: of the whole.
     """
@@ -125,6 +117,7 @@ class ChipInfo:
     name: str
     note: str
     peaks: Mapping[str, float]
+    vector: float | None
     bandwidth: float
     times: Times
     threshold: ir.Threshold | None = None
@@ -145,7 +138,7 @@ class Report:
 
     Attributes:
         subject: what was analysed. phase: forward, backward, train.
-        sizes: every size at its base value. kept: the sizes that the formulas still carry as letters.
+        sizes: the sizes that formulas carry as letters, at their base values. fixed: those put in as numbers.
         conventions: what counts.
         rows: every operator that costs something or is unknown, equal ones merged. free: how many calls cost nothing.
         totals: by the names in TOTALS. Where `complete` is False they are lower bounds.
@@ -158,7 +151,7 @@ class Report:
     subject: str
     phase: str
     sizes: Mapping[str, int]
-    kept: tuple[str, ...]
+    fixed: Mapping[str, int]
     conventions: ir.Conventions
     rows: tuple[Row, ...]
     free: int
@@ -188,70 +181,3 @@ def base_of(unknown: str, sizes: Mapping[str, int]) -> float:
     for name in names:
         value *= sizes.get(name.strip(), 1)
     return value
-
-
-def groups(rows: Iterable[Row], brief: bool = False) -> tuple[Group, ...]:
-    """Rows by the module that they belong to, in order of first use.
-
-    An operator that a module runs itself belongs to that module; a leaf module (a Linear) belongs to its parent.
-    With `brief`, rows that are small in every respect are moved to `Group.small`; unknown operators never are.
-    """
-    rows = tuple(rows)
-    modules = {p for row in rows for p in _parents(row.path)}
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        path = row.path if row.path in modules else _parent(row.path)
-        found.setdefault((row.phase, path), []).append(row)
-    big = _bigness(rows) if brief else {}
-    out = []
-    for (phase, path), members in found.items():
-        small = tuple(r for r in members if brief and not big[id(r)])
-        if len(small) < 2:
-            small = ()
-        kept = tuple(r for r in members if not any(r is s for s in small))
-        out.append(Group(path, phase, kept, small, _repeat(path, members)))
-    return tuple(out)
-
-
-def _parent(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
-def _parents(path: str) -> Iterable[str]:
-    while path := _parent(path):
-        yield path
-
-
-def _repeat(path: str, rows: Sequence[Row]) -> Quantity | None:
-    """How often a folded block runs: the smallest count in it, where all others are its multiples."""
-    counts = sorted((r.count for r in rows), key=lambda c: c.number or 0)
-    if "*" not in path or not counts[0].number or counts[0].expr is None:
-        return None
-    whole = all((c.expr / counts[0].expr).is_Integer for c in counts if c.expr is not None)
-    return counts[0] if whole and counts[0].number != 1 else None
-
-
-def _bigness(rows: Sequence[Row]) -> dict[int, bool]:
-    """For each row, by id: whether it matters in FLOPs, bytes, or time on any chip, or is not fully known."""
-    measures: list[Callable[[Row], float]] = [lambda r, q=q: float(r.quantities[q].number or 0) for q in ("flops", "bytes")]  # type: ignore[misc]
-    measures += [lambda r, i=i: r.times[i].lower or 0.0 for i in range(len(rows[0].times) if rows else 0)]  # type: ignore[misc]
-    bounds = [SMALL * sum(m(r) for r in rows) for m in measures]
-    return {
-        id(r): r.status not in ("costed", "free") or any(m(r) >= b > 0 for m, b in zip(measures, bounds, strict=True))
-        for r in rows
-    }
-
-
-def sum_of(rows: Sequence[Row], name: str) -> int | float | None:
-    """The sum of a quantity over rows, at the base sizes; the intensity is FLOPs by bytes. None where nothing is known."""
-    if name == "intensity":
-        flops, moved = sum_of(rows, "flops"), sum_of(rows, "bytes")
-        return flops / moved if flops is not None and moved else None
-    values = [v for r in rows if (v := r.quantities[name].number) is not None]
-    return sum(values) if values else None
-
-
-def time_of(rows: Sequence[Row], chip: int) -> float | None:
-    """The time of the rows one after another on a chip, each at its roofline. None where nothing is known."""
-    values = [t for r in rows if (t := r.times[chip].lower) is not None]
-    return sum(values) if values else None

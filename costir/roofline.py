@@ -227,7 +227,7 @@ class Roofline:
         zero = np.zeros(np.broadcast_shapes(*(np.shape(v) for v in sizes.values())) if sizes else ())
         add: Callable[[Iterable[Any]], Any] = lambda xs: sum(xs, zero)
         units = [add(getattr(p, r) for p in parts) for r in RESOURCES]
-        return Timing.of(*units, lower=add(p.lower for p in parts))
+        return Timing.of(units[0], units[1], units[2], lower=add(p.lower for p in parts))
 
 
 def roofline(costed: Costed, chip: Chip) -> Roofline:

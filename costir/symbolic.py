@@ -104,6 +104,61 @@ def apply(function: str, arguments: Sequence[Expr]) -> Expr:
     return cast(Expr, (known | {"abs": sp.Abs})[name](*arguments))
 
 
+def ratio(above: Expr, below: Expr) -> Expr:
+    """above/below with common factors removed: polynomials of a few terms."""
+    return cast(Expr, sp.cancel(above / below))
+
+
+def boolean(value: bool) -> Boolean:
+    """True or false as a condition."""
+    return cast(Boolean, sp.true if value else sp.false)
+
+
+def greater(a: Expr, b: Expr) -> Boolean:
+    """The condition a > b, as it stands."""
+    return cast(Boolean, sp.Gt(a, b, evaluate=not (a - b).free_symbols))
+
+
+def both(conditions: Iterable[Boolean]) -> Boolean:
+    """All of the conditions."""
+    kept = [c for c in dict.fromkeys(conditions) if c != sp.true]
+    return boolean(False) if sp.false in kept else cast(Boolean, sp.And(*kept, evaluate=len(kept) < 2))
+
+
+def either(conditions: Iterable[Boolean]) -> Boolean:
+    """One of the conditions."""
+    kept = [c for c in dict.fromkeys(conditions) if c != sp.false]
+    return boolean(True) if sp.true in kept else cast(Boolean, sp.Or(*kept, evaluate=len(kept) < 2))
+
+
+def divisibility(condition: Any) -> tuple[str, str] | None:
+    """The names of `a % b == 0`, or None where the condition is another one."""
+    if isinstance(condition, sp.Eq) and isinstance(condition.lhs, sp.Mod) and condition.rhs == 0:
+        a, b = condition.lhs.args
+        if a.is_Symbol and (b.is_Symbol or b.is_Integer):
+            return str(a), str(b)
+    return None
+
+
+def holds(condition: Any, values: Mapping[Symbol, int]) -> bool:
+    """Whether a condition is true at a point; one that stays open counts as true."""
+    found = condition.xreplace({k: sp.Integer(v) for k, v in values.items()})
+    return bool(found != sp.false)
+
+
+def to_fraction(e: Expr) -> Fraction | None:
+    """A number as a fraction: exactly where it is rational, to 50 digits where it is another real number, else None."""
+    if e.is_Rational:
+        return Fraction(int(e.p), int(e.q))
+    if e.free_symbols or not e.is_number:
+        return None
+    rounded = e.evalf(50)
+    if not rounded.is_Float or not rounded.is_finite:
+        return None
+    exact = sp.Rational(rounded)
+    return Fraction(int(exact.p), int(exact.q))
+
+
 def is_real_value(e: Expr) -> bool:
     """Whether the expression is free of infinities, undefined parts and imaginary units."""
     return not e.has(sp.zoo, sp.nan, sp.oo, -sp.oo, sp.I)
@@ -119,10 +174,22 @@ def simplify(e: Expr) -> Expr:
     if e.is_Atom:
         return e
     wide = sp.expand(e)
-    if len(wide.free_symbols) > 8 or len(sp.Add.make_args(wide)) > 12 or wide.has(sp.Piecewise, sp.floor, sp.ceiling, sp.Max, sp.Min):
+    if (
+        len(wide.free_symbols) > 8
+        or len(sp.Add.make_args(wide)) > 12
+        or wide.has(sp.Piecewise, sp.floor, sp.ceiling, sp.Max, sp.Min)
+    ):
         return cast(Expr, wide)
     tight = sp.cancel(sp.together(wide)) if wide.is_rational_function() else wide
     return cast(Expr, min((wide, tight), key=lambda x: len(str(x))))
+
+
+def gather(e: Expr) -> Expr:
+    """For printing: `simplify`, or the sum with what all its terms share pulled out, whichever is shorter."""
+    short = simplify(e)
+    if not short.is_Add or len(short.args) > 12:
+        return short
+    return cast(Expr, min((short, sp.factor_terms(short)), key=lambda x: len(str(x))))
 
 
 def equal(a: Expr, b: Expr) -> bool:
@@ -181,3 +248,20 @@ def show(e: Any) -> str:
 def latex(e: Any) -> str:
     """The expression in LaTeX."""
     return str(sp.latex(e))
+
+
+def where_at_most(a: Expr, b: Expr, then: Expr, otherwise: Expr) -> Expr:
+    """`then` where a <= b, else `otherwise`; decided at once where the sign of a - b is known."""
+    difference = sp.expand(a - b)
+    if difference.is_nonpositive:
+        return then
+    if difference.is_positive:
+        return otherwise
+    return cast(Expr, sp.Piecewise((then, sp.Le(a, b)), (otherwise, True)))
+
+
+def sum_over(e: Expr, index: Symbol, rounds: Expr) -> Expr:
+    """The sum of `e` for index = 0, 1, ..., rounds - 1."""
+    if not e.has(index):
+        return e * rounds
+    return cast(Expr, sp.expand(sp.summation(sp.expand(e), (index, 0, rounds - 1))))

@@ -23,7 +23,7 @@ from costir.tracing.dims import Dim, Guard, watch
 from costir.tracing.frames import is_library_file, is_user_file
 from costir.tracing.paths import paths
 from costir.tracing.patches import patched_torch
-from costir.tracing.recorder import Event, RawTensor, Recorder, Scope
+from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope
 from costir.tracing.values import Values
 
 
@@ -44,6 +44,7 @@ class Trace:
         weights: stored parameters and buffers, each once.
         guards: comparisons of sizes that user code made, in order.
         notes: assumptions made on the way.
+        routing: made-up choices of routers whose outcome decided row counts.
     """
 
     sizes: Mapping[str, int]
@@ -51,6 +52,7 @@ class Trace:
     weights: tuple[RawWeight, ...]
     guards: tuple[Guard, ...]
     notes: tuple[str, ...]
+    routing: tuple[Routing, ...] = ()
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -83,6 +85,20 @@ def build(family: Family, sizes: Mapping[str, int]) -> tuple[nn.Module, tuple[An
     return getattr(module, "_orig_mod", module), tuple(args), dict(kwargs or {})
 
 
+def skeleton(family: Family) -> nn.Module | None:
+    """The module at the base sizes, built only to be looked at: on the meta device, or on fake tensors where that fails."""
+    recorder = Recorder(Scope(), None)
+    with warnings.catch_warnings(), patched_torch(recorder.scope, recorder):
+        warnings.simplefilter("ignore")
+        for context in (torch.device("meta"), FakeTensorMode(allow_non_fake_inputs=True)):
+            try:
+                with context:
+                    return build(family, family.sizes)[0]
+            except CostirError:
+                continue
+    return None
+
+
 def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimizer: Optimizer | None = None) -> Trace:
     """Trace the family at one point.
 
@@ -109,7 +125,8 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
             recorder.notes.clear()
             weights = _register(recorder, module, (args, kwargs))
             _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
-    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes))
+    routing = tuple(recorder.routing) if recorder.routed else ()
+    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing)
 
 
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],

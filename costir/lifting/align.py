@@ -17,6 +17,8 @@ from costir.errors import LiftError
 from costir.tracing.recorder import Event, RawTensor
 
 Ints = tuple[int, ...]
+# Floating arguments on which a cost depends: factors that are skipped, exponents that are products.
+_TELLING = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 4.0, 0.5, -0.5, float("inf"), float("-inf")))
 _HINT = "keep the size that steers it as a number with --keep"
 
 
@@ -34,7 +36,8 @@ class Key:
     path: str  # without indices
     op: str
     source: str
-    skeleton: Hashable  # arguments and outputs with whole numbers left out
+    site: int
+    skeleton: Hashable  # arguments and outputs with whole numbers and memory layout left out
 
     def __hash__(self) -> int:
         return hash((self.path, self.op, self.source, self.skeleton))
@@ -47,6 +50,8 @@ class Occurrence:
     key: Key
     ints: Ints
     path: str
+    layout: Hashable  # which dimensions are expanded, which operands are the same memory
+    event: Event
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,9 @@ class Item:
 
     Attributes:
         key: what it is.
+        event: the call in the first trace, for everything but whole numbers.
         ints: per trace, its whole numbers; where `ramp` is set, those of the first occurrence.
-        counts: per trace, how often it runs.
+        counts: per trace, how often it runs (for a ramp: how often each round runs).
         path: the module path; with "*" where several were merged.
         ramp: per trace, by how much each number grows from one round of a loop to the next, or None. The last of `ints`
             is then the number of rounds.
@@ -66,6 +72,7 @@ class Item:
     ints: tuple[Ints, ...]
     counts: Ints
     path: str
+    event: Event
     ramp: tuple[Ints, ...] | None = None
 
 
@@ -86,26 +93,53 @@ def occurrences(events: Sequence[Event], intern: Any) -> list[Occurrence]:
 
 def _occurrence(event: Event, intern: Any) -> Occurrence:
     ints: list[int] = []
-    refs: dict[int, int] = {}
-    skeleton = (tuple([(k, _strip(v, ints, refs)) for k, v in event.args]), tuple([_strip(o, ints, refs) for o in event.outputs]))
-    key = intern(Key(event.phase, fold_path(event.path), event.op, event.source, skeleton))
-    return Occurrence(key, tuple(ints), event.path)
+    layout: list[Any] = []
+    event = _compact(event)
+    skeleton = (tuple([(k, _strip(v, ints, layout)) for k, v in event.args]), tuple([_strip(o, ints, layout) for o in event.outputs]))
+    key = intern(Key(event.phase, fold_path(event.path), event.op, event.source, event.site, skeleton))
+    first: dict[int, int] = {}
+    return Occurrence(key, tuple(ints), event.path, tuple([(e, first.setdefault(r, len(first))) for e, r in layout]), event)
 
 
-def _strip(x: Any, ints: list[int], refs: dict[int, int]) -> Any:
+_LISTS = ("aten.unbind", "aten.split", "aten.chunk", "aten.tensor_split", "aten.unsafe_split", "aten.split_with_sizes", "aten.unsafe_chunk")
+
+
+def _compact(event: Event) -> Event:
+    """Lists whose length may depend on a size, made short: a list of equal operands becomes one operand with a dimension more;
+    of the parts of a split only the first is kept (they are views); an index into a dimension costs nothing."""
+    if event.op.startswith(_LISTS):
+        kept = event.outputs[:1]
+        args = tuple([(k, None if k in ("split_sizes", "split_size", "chunks", "sections", "indices") else v) for k, v in event.args])
+        return event._replace(outputs=kept, args=args)
+    if event.op.startswith("aten.select."):
+        return event._replace(args=tuple([(k, None if k == "index" else v) for k, v in event.args]))
+    if any(type(v) is tuple and len(v) > 1 and isinstance(v[0], RawTensor) for _, v in event.args):
+        return event._replace(args=tuple([(k, _stacked(v)) for k, v in event.args]))
+    return event
+
+
+def _stacked(x: Any) -> Any:
+    if not (type(x) is tuple and len(x) > 1 and all(isinstance(t, RawTensor) for t in x)):
+        return x
+    lead = x[0]
+    alike = all(t[:4] == lead[:4] and t.nnz is None for t in x) and len({t.ref for t in x}) == len(x)
+    return (lead._replace(shape=(len(x), *lead.shape), expanded=tuple([i + 1 for i in lead.expanded])),) if alike else x
+
+
+def _strip(x: Any, ints: list[int], layout: list[Any]) -> Any:
     if isinstance(x, RawTensor):
         ints.extend(x.shape)
         if x.nnz is not None:
             ints.extend((x.nnz, x.index_numel))
-        return ("tensor", len(x.shape), x.dtype, x.expanded, x.role, refs.setdefault(x.ref, len(refs)), x.nnz is not None, x.index_dtype)
+        layout.append((x.expanded, x.ref))
+        return ("tensor", len(x.shape), x.dtype, x.role, x.nnz is not None, x.index_dtype)
     if isinstance(x, tuple):
-        return ("tuple", *[_strip(i, ints, refs) for i in x])
-    if type(x) is int:
-        ints.append(x)
-        return int
+        return ("tuple", *[_strip(i, ints, layout) for i in x])
     if isinstance(x, int) and not isinstance(x, bool):
         ints.append(int(x))
         return int
+    if isinstance(x, float) and x not in _TELLING:
+        return float  # a scale such as 1/sqrt(H) follows the sizes and costs the same whatever it is
     return ("value", type(x).__name__, repr(x) if isinstance(x, float) else x)
 
 
@@ -119,33 +153,24 @@ def align(traces: Sequence[Sequence[Occurrence]]) -> list[Item]:
     same = all(len(t) == len(first) for t in traces) and all(
         all(o.key is f.key for o, f in zip(t, first, strict=True)) for t in traces[1:]
     )
-    if same:
-        columns = zip(*traces, strict=True)
-        items = [Item(c[0].key, tuple(o.ints for o in c), (1,) * len(traces), c[0].path) for c in columns]
-        return merge(items)
-    return merge(_by_group(traces))
-
-
-def merge(items: Sequence[Item]) -> list[Item]:
-    """Fold items with equal keys and numbers into one with the sum of their counts."""
-    merged: dict[Any, Item] = {}
-    for item in items:
-        handle = (id(item.key), item.ints, item.ramp)
-        seen = merged.get(handle)
-        if seen is None:
-            merged[handle] = item
-        else:
-            counts = tuple([a + b for a, b in zip(seen.counts, item.counts, strict=True)])
-            path = seen.path if seen.path == item.path else item.key.path
-            merged[handle] = Item(item.key, item.ints, counts, path, item.ramp)
-    return list(merged.values())
+    if not same:
+        return _by_group(traces)
+    merged: dict[Any, list[Any]] = {}
+    for column in zip(*traces, strict=True):
+        ints = tuple([o.ints for o in column])
+        lead = column[0]
+        entry = merged.setdefault((id(lead.key), ints, lead.layout), [lead, ints, 0, lead.path])
+        entry[2] += 1
+        if entry[3] != lead.path:
+            entry[3] = lead.key.path
+    return [Item(lead.key, ints, (n,) * len(traces), path, lead.event) for lead, ints, n, path in merged.values()]
 
 
 def _by_group(traces: Sequence[Sequence[Occurrence]]) -> list[Item]:
-    groups: list[dict[Key, list[Occurrence]]] = []
-    order: dict[Key, None] = {}
+    groups: list[dict[Any, list[Occurrence]]] = []
+    order: dict[Any, None] = {}
     for trace in traces:
-        group: dict[Key, list[Occurrence]] = {}
+        group: dict[Any, list[Occurrence]] = {}
         for o in trace:
             group.setdefault(o.key, []).append(o)
             order.setdefault(o.key)
@@ -156,23 +181,25 @@ def _by_group(traces: Sequence[Sequence[Occurrence]]) -> list[Item]:
     return items
 
 
-def _runs(calls: Sequence[Occurrence]) -> list[tuple[Ints, int]]:
-    """Consecutive equal numbers as (numbers, length)."""
-    runs: list[tuple[Ints, int]] = []
+def _runs(calls: Sequence[Occurrence]) -> list[tuple[Occurrence, int]]:
+    """Consecutive equal calls as (first, how many)."""
+    runs: list[tuple[Occurrence, int]] = []
     for c in calls:
-        if runs and runs[-1][0] == c.ints:
-            runs[-1] = (c.ints, runs[-1][1] + 1)
+        if runs and runs[-1][0].ints == c.ints:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
-            runs.append((c.ints, 1))
+            runs.append((c, 1))
     return runs
 
 
-def _distinct(calls: Sequence[Occurrence]) -> list[tuple[Ints, int]]:
-    """Distinct numbers in order of appearance, with how often each occurs."""
+def _distinct(calls: Sequence[Occurrence]) -> list[tuple[Occurrence, int]]:
+    """Distinct calls in order of appearance, with how often each occurs."""
+    first: dict[Ints, Occurrence] = {}
     counts: dict[Ints, int] = {}
     for c in calls:
+        first.setdefault(c.ints, c)
         counts[c.ints] = counts.get(c.ints, 0) + 1
-    return list(counts.items())
+    return [(first[k], n) for k, n in counts.items()]
 
 
 def _match(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
@@ -181,11 +208,13 @@ def _match(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
         raise LiftError(_unmatched(key), _HINT)
     paths = {o.path for o in calls[0]}
     path = calls[0][0].path if len(paths) == 1 else key.path
-    for listing in (_runs, _distinct):
+    for listing in (_distinct, _runs):
         lists = [listing(c) for c in calls]
         if len({len(x) for x in lists}) == 1:
-            columns = list(zip(*lists, strict=True))
-            return [Item(key, tuple(c[0] for c in column), tuple(c[1] for c in column), path) for column in columns]
+            return [
+                Item(key, tuple([o.ints for o, _ in column]), tuple([n for _, n in column]), path, column[0][0].event)
+                for column in zip(*lists, strict=True)
+            ]
     return _ramps(key, calls, path)
 
 
@@ -194,20 +223,17 @@ def _ramps(key: Key, calls: list[list[Occurrence]], path: str) -> list[Item]:
     starts, steps, lengths, repeats = [], [], [], []
     for c in calls:
         distinct = _distinct(c)
+        values = [o.ints for o, _ in distinct]
         times = {n for _, n in distinct}
-        values = [v for v, _ in distinct]
-        if len(values) < 3 or len(times) != 1:
+        step = tuple([b - a for a, b in zip(values[0], values[1], strict=True)]) if len(values) > 2 else ()
+        even = all(v == tuple([a + i * s for a, s in zip(values[0], step, strict=True)]) for i, v in enumerate(values)) if step else False
+        if not even or len(times) != 1:
             raise LiftError(_unmatched(key), _HINT)
-        step = tuple(b - a for a, b in zip(values[0], values[1], strict=True))
-        for i, v in enumerate(values):
-            if v != tuple(a + i * s for a, s in zip(values[0], step, strict=True)):
-                raise LiftError(_unmatched(key), _HINT)
-        starts.append(values[0])
+        starts.append((*values[0], len(values)))
         steps.append(step)
         lengths.append(len(values))
         repeats.append(times.pop())
-    counts = tuple(n * r for n, r in zip(lengths, repeats, strict=True))
-    return [Item(key, tuple((*s, n) for s, n in zip(starts, lengths, strict=True)), counts, path, tuple(steps))]
+    return [Item(key, tuple(starts), tuple(repeats), path, calls[0][0].event, tuple(steps))]
 
 
 def _unmatched(key: Key) -> str:

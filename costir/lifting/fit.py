@@ -83,16 +83,27 @@ class Fitter:
         """A rational number times powers of sizes, or None."""
         if any(v == 0 for v in vector) or len({v > 0 for v in vector}) > 1:
             return None
-        valuations = _valuations(Fraction(vector[1], vector[0]))
-        if any(p not in self._primes for p in valuations):
-            return None
-        exponents = self._solve([valuations.get(p, 0) for p in self._primes])
+        valuations = self._divide_out(Fraction(vector[1], vector[0]))
+        exponents = self._solve(valuations) if valuations is not None else None
         if exponents is None:
             return None
         e = sp.Mul(*(size(n) ** k for n, k in zip(self.names, exponents, strict=True)))
         c = sp.Rational(vector[0]) / e.xreplace({size(n): Integer(self.points[0][n]) for n in self.names})
         result = c * e
         return result if self.fits(result, vector) else None
+
+    def _divide_out(self, ratio: Fraction) -> list[int] | None:
+        """The exponents of the sizes' primes in a ratio, or None where another prime remains."""
+        top, bottom = ratio.numerator, ratio.denominator
+        exponents = []
+        for p in self._primes:
+            k = 0
+            while top % p == 0:
+                top, k = top // p, k + 1
+            while bottom % p == 0:
+                bottom, k = bottom // p, k - 1
+            exponents.append(k)
+        return exponents if top == bottom == 1 else None
 
     def _solve(self, right: list[int]) -> list[int] | None:
         assert self._inverse is not None
@@ -108,7 +119,7 @@ class Fitter:
         base = [size(n) for n in self.names]
         seen = [e for e in self.known.values() if e is not None and e.free_symbols and e.as_coeff_Add()[0] == 0]
         words = list(dict.fromkeys([*base, *seen]))[:80]
-        table = [(w, v) for w in words if all(x.is_Integer for x in (v := self.at(w)))]
+        table = [(w, v) for w, v in ((w, self.at(w)) for w in words) if all(x.is_Integer for x in v)]
         yield from self._floors(table, vector)
         yield from self._affine(table, vector)
 

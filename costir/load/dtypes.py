@@ -7,6 +7,8 @@ from typing import NamedTuple
 from costir.errors import LoadError, nearest
 from costir.ir import ITEMSIZE, SHORT_DTYPE
 
+MODULE_DTYPES = ("float64", "float32", "float16", "bfloat16")
+
 
 class Dtypes(NamedTuple):
     """torch's names of the types; "" where nothing was asked for."""
@@ -50,3 +52,15 @@ def split_dtype(text: str) -> Dtypes:
                 f"cannot read {part[:40]!r} in --dtype {text[:80]!r}", "write --dtype bf16 or --dtype bf16,weights=int8"
             )
     return Dtypes(math, weights)
+
+
+def math_dtype(text: str) -> str:
+    """The type that a torch model is built in, from `--dtype`; "" where nothing was asked for.
+
+    Raises:
+        LoadError: where torch builds no modules in that type.
+    """
+    math = split_dtype(text).math
+    if math and math not in MODULE_DTYPES:
+        raise LoadError(f"torch builds no modules in {math}", f"write --dtype bf16,weights={math} for weights stored in {math}")
+    return math

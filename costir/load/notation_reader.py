@@ -101,6 +101,7 @@ class _Reader:
             if self.take("->", "→"):
                 output = self.operand()
                 self.skip()
+                self.refuse_partial_sum()
                 if self.at < len(self.text):
                     raise self.slip(f"expected the end after the output, found {self.seen()}")
                 return operands, output
@@ -110,9 +111,12 @@ class _Reader:
             self.skip()
             if self.at == len(self.text):
                 return operands, None
-            if self.text[self.at] == "{":
-                raise self.slip("a partial sum over devices, {U_X}: device meshes are not supported yet")
+            self.refuse_partial_sum()
             raise self.slip(f"expected '.' or '->' after an operand, found {self.seen()}")
+
+    def refuse_partial_sum(self) -> None:
+        if self.text.startswith("{", self.at):
+            raise self.slip("a partial sum over devices; device meshes are not supported yet")
 
     def operand(self) -> Operand:
         self.skip()

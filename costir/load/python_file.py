@@ -20,7 +20,7 @@ from typing import Any
 
 from costir.errors import LoadError, SizeError, nearest
 from costir.load.annotations import Spec, read_input, shape_of
-from costir.load.dtypes import split_dtype
+from costir.load.dtypes import math_dtype
 from costir.load.family import Built, Family, with_sizes
 from costir.load.signatures import LAYER_NAMES, Plan, base_size, constructor_plan, function_plan, signature
 from costir.load.user_file import folder_on_path, import_file
@@ -65,12 +65,12 @@ def load(
 
 def _choose(module: ModuleType, path: Path, with_inputs: bool) -> str:
     """The only thing in the file that can be analysed."""
-    found = [n for n in ("build",) if callable(getattr(module, n, None))]
+    found = ["build"] if callable(getattr(module, "build", None)) and not with_inputs else []
     if callable(getattr(module, "model", None)) and (with_inputs or callable(getattr(module, "inputs", None))):
         found.append("model")
     classes = [n for n, c in vars(module).items() if _is_module_class(c) and c.__module__ == module.__name__]
     ready = classes if with_inputs else [n for n in classes if _annotated(getattr(module, n))]
-    if len(found) == 1 and not with_inputs:
+    if len(found) == 1:
         return found[0]  # a function written for this purpose goes before the classes it uses
     found += ready
     if len(found) == 1:
@@ -94,8 +94,7 @@ def _names(module: ModuleType) -> list[str]:
 
 
 def _a(value: Any) -> str:
-    kind = type(value).__name__
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def _is_module_class(value: Any) -> bool:
@@ -237,7 +236,7 @@ def _finish(
     sizes: dict[str, int] = {}
     for part in parts:
         sizes.update({k: v for k, v in part.items() if k not in sizes})
-    math = split_dtype(dtype).math
+    math = math_dtype(dtype)
 
     def build(**point: int) -> Built:
         unknown = [n for n in point if n not in sizes]
@@ -266,20 +265,11 @@ def _optional(module: ModuleType, name: str) -> Callable[[Any], Any] | None:
 
 @contextlib.contextmanager
 def default_dtype(name: str) -> Iterator[None]:
-    """torch's default floating type while a model is built; "" leaves it.
-
-    Raises:
-        LoadError: where torch builds no modules in that type.
-    """
+    """torch's default floating type while a model is built; "" leaves it."""
     import torch
 
-    if not name:
-        yield
-        return
-    if name not in ("float64", "float32", "float16", "bfloat16"):
-        raise LoadError(f"torch builds no modules in {name}", f"write --dtype bf16,weights={name} for weights stored in {name}")
     before = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, name))
+    torch.set_default_dtype(getattr(torch, name) if name else before)
     try:
         yield
     finally:

@@ -106,7 +106,7 @@ def constructor_plan(cls: type, dims: Iterable[str], given: Mapping[str, int]) -
         elif p.default is p.empty:
             raise LoadError(
                 f"{cls.__name__}: the constructor parameter {name!r} has no size",
-                f"give it a default, --size {name}=..., or the name of an input dimension ({', '.join(dims) or 'none is named'})",
+                f"give it a default, --size {name}=..., or the name of an input dimension ({', '.join(dims) or 'none'})",
             )
     return Plan(cls, sizes, arguments)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from costir.ir import Call, Conventions, Cost, Tensor, tensors
+from costir.ops.families import is_one
 from costir.ops.registry import ONE, ZERO, compute_dtype, dot_flops, product, read_once, rule, total, written
 from costir.symbolic import Expr
 
@@ -74,9 +75,9 @@ def sparse_macs(a: Tensor, b: Tensor, outputs: Expr, length: Expr) -> Expr:
 
 
 def scale_and_add(outputs: Expr, alpha: Any, beta: Any, complex_: bool) -> Expr:
-    """Vector FLOPs of `beta*added + alpha*product`: an add unless beta = 0, a multiply for each factor other than 0 and 1."""
+    """Vector FLOPs of `beta*added + alpha*product`: an add unless beta = 0, a multiply for each factor but 0, 1 and -1."""
     add = ZERO if beta == 0 else outputs * (2 if complex_ else 1)
-    factors = [f for f in (alpha, beta) if f not in (0, 1)]
+    factors = [f for f in (alpha, beta) if f != 0 and not is_one(f)]
     return total([add, *(outputs * ((6 if isinstance(f, complex) else 2) if complex_ else 1) for f in factors)])
 
 
@@ -102,7 +103,7 @@ def _added(call: Call, conventions: Conventions, a: Tensor, b: Tensor, length: E
     return contraction(call, conventions, (a, b), macs=macs, dots=out.numel, vector=vector, unread=unread)
 
 
-ADDED = "an add per output unless beta = 0 (then the added term is not read), a multiply per output for each other factor than 1"
+ADDED = "one add per output (none, and no read of the added term, where beta = 0), a multiply per output for each other factor"
 
 
 # Products of two operands.
@@ -142,12 +143,11 @@ def vecdot(call: Call, conventions: Conventions) -> Cost:
     """Dot products along `dim` of two broadcastable tensors."""
     x, y, out = call.args["x"], call.args["y"], call.outputs[0]
     dim = int(call.args["dim"])
-    return contraction(call, conventions, (x, y), macs=out.numel * _wider(x.shape[dim], y.shape[dim]), dots=out.numel)
-
-
-def _wider(a: Expr, b: Expr) -> Expr:
-    """The size of two broadcast dimensions."""
-    return b if a == 1 else a
+    # `dim` counts in the broadcast shape, which has one dimension more than the result.
+    from_end = dim - len(out.shape) - 1 if dim >= 0 else dim
+    lengths = [t.shape[from_end] for t in (x, y) if len(t.shape) >= -from_end]
+    macs = out.numel * next((n for n in lengths if n != 1), ONE)
+    return contraction(call, conventions, (x, y), macs=macs, dots=out.numel)
 
 
 @rule("aten.inner", kind="contraction", counts="2*k per output, k the last dimension")
@@ -165,7 +165,7 @@ def outer(call: Call, conventions: Conventions) -> Cost:
     return contraction(call, STANDARD, operands(call), macs=ZERO, dots=ZERO, vector=vector)
 
 
-@rule("aten.matmul", "aten.linalg_matmul", kind="contraction", counts="2*k per output, k the last dimension of the first operand")
+@rule("aten.matmul", "aten.linalg_matmul", kind="contraction", counts="2*k per output, k the last dimension of `self`")
 def matmul(call: Call, conventions: Conventions) -> Cost:
     """Vectors, matrices and batches of them, broadcast: each output is a dot product over the last dimension of `self`."""
     a, b = call.args["self"], call.args["other"]
@@ -191,14 +191,15 @@ def linear(call: Call, conventions: Conventions) -> Cost:
 # Products with an added term.
 
 
-@rule("aten.addmm", "aten.addmm_", "aten._sparse_addmm", kind="contraction", counts=f"2*m*k*n, 2*nnz*n where one is sparse; {ADDED}")
+@rule("aten.addmm", "aten.addmm_", "aten._sparse_addmm", kind="contraction",
+      counts=f"2*m*k*n, 2*nnz*n where one is sparse; {ADDED}")  # fmt: skip
 def addmm(call: Call, conventions: Conventions) -> Cost:
     """beta*self + alpha * mat1 [m, k] @ mat2 [k, n]."""
     a, b = call.args["mat1"], call.args["mat2"]
     return _added(call, conventions, a, b, a.shape[-1])
 
 
-@rule("aten._addmm_activation", kind="contraction", counts=f"as addmm; GELU one special function and 4 multiplies or adds; {ADDED}")
+@rule("aten._addmm_activation", kind="contraction", counts=f"2*m*k*n; {ADDED}; GELU 4 and one erf per output, ReLU 0")
 def addmm_activation(call: Call, conventions: Conventions) -> Cost:
     """addmm followed by ReLU (a comparison, 0) or GELU, 0.5*x*(1 + erf(x/sqrt 2))."""
     cost = addmm(call, conventions)
@@ -244,20 +245,20 @@ def addr(call: Call, conventions: Conventions) -> Cost:
 def _linear_grads(call: Call, conventions: Conventions, x: Tensor, mask: Sequence[bool]) -> Cost:
     grad, w = call.args["grad_output"], call.args["weight"]
     grads = [t.numel for t, wanted in zip((x, w), mask, strict=False) if wanted]
-    bias = grad.numel if mask[2] else ZERO
+    bias = grad.numel - w.shape[0] if mask[2] else ZERO
     unread = [n for n, wanted in (("weight", mask[0]), ("self", mask[1]), ("input", mask[1])) if not wanted]
     macs = len(grads) * grad.numel * w.shape[1]
     return contraction(call, conventions, (grad, w), macs=macs, dots=total(grads), vector=bias, unread=unread)
 
 
 @rule("aten.linear_backward", "aten.mkldnn_linear_backward", kind="contraction",
-      counts="2*m*k*n for each of the gradients of input and weight that is asked for; the bias gradient an add per element")  # fmt: skip
+      counts="2*m*k*n for each gradient of input and weight that is asked for; bias: m - 1 adds per column")  # fmt: skip
 def linear_backward(call: Call, conventions: Conventions) -> Cost:
     """Gradients of `linear` for self [..., k], weight [n, k] and grad_output [..., n], as `output_mask` asks."""
     return _linear_grads(call, conventions, call.args["self"], call.args["output_mask"])
 
 
-@rule("aten.mkldnn_linear_backward_weights", kind="contraction", counts="2*m*k*n; the bias gradient an add per element")
+@rule("aten.mkldnn_linear_backward_weights", kind="contraction", counts="2*m*k*n; bias: m - 1 adds per column")
 def linear_backward_weights(call: Call, conventions: Conventions) -> Cost:
     """Gradients of weight and bias alone."""
     return _linear_grads(call, conventions, call.args["input"], (False, True, bool(call.args["bias_defined"])))
@@ -310,6 +311,7 @@ def _cheapest(sizes: Sequence[Expr]) -> list[tuple[Expr, Expr, Expr]]:
             options = []
             for k in range(i + 1, j):
                 (left, before), (right, after) = best[i, k], best[k, j]
-                options.append((left + right + sizes[i] * sizes[k] * sizes[j], [*before, *after, (sizes[i], sizes[k], sizes[j])]))
+                last = (sizes[i], sizes[k], sizes[j])
+                options.append((left + right + product(last), [*before, *after, last]))
             best[i, j] = min(options, key=lambda option: option[0])
     return best[0, count][1]

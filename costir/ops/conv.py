@@ -8,7 +8,6 @@ Each of the two gradients takes as many multiply-adds as the forward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from costir.ir import Call, Conventions, Cost, Tensor
@@ -45,9 +44,10 @@ def convolution(call: Call, conventions: Conventions) -> Cost:
 
 @rule("aten.mkldnn_convolution", "aten.cudnn_convolution", "aten.cudnn_convolution_relu", "aten.miopen_convolution",
       "aten.miopen_convolution_relu", "aten.miopen_depthwise_convolution", "aten._mps_convolution", "aten._convolution_mode",
-      "aten.conv1d", "aten.conv2d", "aten.conv3d", "aten._conv_depthwise2d", "aten.conv_depthwise3d", "aten._slow_conv2d_forward",
-      "aten.thnn_conv2d", "aten.slow_conv3d", "aten.slow_conv3d_forward", "aten.slow_conv_dilated2d", "aten.slow_conv_dilated3d",
-      "aten._nnpack_spatial_convolution", kind="contraction", counts=f"2*B*Cout*(Cin/g)*k^d per output pixel; {BIAS}")  # fmt: skip
+      "aten.conv1d", "aten.conv2d", "aten.conv3d", "aten._conv_depthwise2d", "aten.conv_depthwise3d",
+      "aten._slow_conv2d_forward", "aten.thnn_conv2d", "aten.slow_conv3d", "aten.slow_conv3d_forward",
+      "aten.slow_conv_dilated2d", "aten.slow_conv_dilated3d", "aten._nnpack_spatial_convolution",
+      kind="contraction", counts=f"2*B*Cout*(Cin/g)*k^d per output pixel; {BIAS}")  # fmt: skip
 def plain_convolution(call: Call, conventions: Conventions) -> Cost:
     """A convolution that is not transposed; a fused ReLU is a comparison and counts 0."""
     return _forward(call, conventions, False)
@@ -62,7 +62,8 @@ def convolution_add_relu(call: Call, conventions: Conventions) -> Cost:
 
 @rule("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d", "aten.slow_conv_transpose2d",
       "aten.slow_conv_transpose3d", "aten.cudnn_convolution_transpose", "aten.miopen_convolution_transpose",
-      "aten._mps_convolution_transpose", kind="contraction", counts=f"2*B*Cin*(Cout/g)*k^d per input pixel; {BIAS}")  # fmt: skip
+      "aten._mps_convolution_transpose", kind="contraction",
+      counts=f"2*B*Cin*(Cout/g)*k^d per input pixel; {BIAS}")  # fmt: skip
 def transposed_convolution(call: Call, conventions: Conventions) -> Cost:
     """A transposed convolution: weight is [Cin, Cout/g, k...]; taps that the padding crops count."""
     return _forward(call, conventions, True)
@@ -75,19 +76,27 @@ def conv_tbc(call: Call, conventions: Conventions) -> Cost:
     return contraction(call, conventions, (x, w), macs=y.numel * w.shape[0] * w.shape[1], dots=y.numel, vector=y.numel)
 
 
-def _backward(call: Call, conventions: Conventions, grad: Tensor, x: Tensor, macs: Expr, mask: Sequence[Any], unread: Sequence[str]) -> Cost:
-    """Gradients of input, weight and bias, as `mask` asks. Without the gradient of x the weight is not read, and so on."""
+def _backward(
+    call: Call,
+    conventions: Conventions,
+    grad: Tensor,
+    x: Tensor,
+    *,
+    macs: Expr,
+    bias: Expr,
+    mask: Sequence[Any],
+    unread: Sequence[str],
+) -> Cost:
+    """Gradients of input, weight and bias (`bias` channels), as `mask` asks; `unread` arguments are needed for none of them."""
     w = call.args["weight"]
     wanted = [t for t, m in zip((x, w), mask, strict=False) if m]
-    vector = grad.numel if mask[2] else ZERO
-    return contraction(
-        call, conventions, (grad, x, w), macs=len(wanted) * macs, dots=total(t.numel for t in wanted), vector=vector, unread=unread
-    )
+    dots, vector = total(t.numel for t in wanted), grad.numel - bias if mask[2] else ZERO
+    return contraction(call, conventions, (grad, x, w), macs=len(wanted) * macs, dots=dots, vector=vector, unread=unread)
 
 
 @rule("aten.convolution_backward", "aten.convolution_backward_overrideable", "aten._slow_conv2d_backward",
       "aten.mps_convolution_backward", kind="contraction",
-      counts="the forward pass's multiply-adds for each of the gradients of input and weight that is asked for; bias: an add per element")  # fmt: skip
+      counts="as forward for each gradient of input and weight that is asked for; bias: n - 1 adds per channel")  # fmt: skip
 def convolution_backward(call: Call, conventions: Conventions) -> Cost:
     """Gradients of a convolution for grad_output, input and weight, as `output_mask` asks (all, where there is no mask)."""
     grad, x, w = call.args["grad_output"], _source(call), call.args["weight"]
@@ -96,12 +105,14 @@ def convolution_backward(call: Call, conventions: Conventions) -> Cost:
     if "grad_input" in call.args:
         unread += ["grad_input", "grad_weight", "grad_bias"]
     macs = macs_of(x, w, grad, call.args.get("transposed", False))
-    return _backward(call, conventions, grad, x, macs, mask, unread)
+    bias = grad.shape[-(len(w.shape) - 1)]
+    return _backward(call, conventions, grad, x, macs=macs, bias=bias, mask=mask, unread=unread)
 
 
-@rule("aten.conv_tbc_backward", kind="contraction", counts="2*T*B*Cout*Cin*k for each of the two gradients; bias: an add per element")
+@rule("aten.conv_tbc_backward", kind="contraction", counts="twice 2*T*B*Cout*Cin*k; bias: n - 1 adds per channel")
 def conv_tbc_backward(call: Call, conventions: Conventions) -> Cost:
     """self is the gradient [T, B, Cout] of the output."""
     grad, x, w = call.args["self"], call.args["input"], call.args["weight"]
     macs = grad.numel * w.shape[0] * w.shape[1]
-    return replace(_backward(call, conventions, grad, x, macs, (True, True, True), ("bias",)))
+    mask, bias = (True, True, True), w.shape[2]
+    return _backward(call, conventions, grad, x, macs=macs, bias=bias, mask=mask, unread=("bias",))

@@ -13,8 +13,8 @@ from costir.ops.registry import ZERO, product, read_once, rule, total, written
 from costir.symbolic import Expr
 
 COUNTS = (
-    "two operands: 2 per combination of all indices, a vector multiply per output where nothing is summed; one operand: an add "
-    "per element where an index is summed; more: pairwise from left to right, an index is summed once nothing later needs it"
+    "two operands: 2 per combination of all indices, a vector multiply per output where nothing is summed; one operand: n - 1 "
+    "adds per sum; more: pairwise from left to right, an index is summed once nothing later needs it"
 )
 
 
@@ -37,7 +37,7 @@ class Work:
 
 
 def parse(equation: str, shapes: Sequence[tuple[Expr, ...]]) -> Equation:
-    """Reads "bd,df->bf" as torch and numpy do: "..." stands for leading dimensions; without "->" every index that occurs once is kept.
+    """Reads "bd,df->bf" as torch does: "..." stands for further dimensions; without "->" each index that occurs once is kept.
 
     Raises:
         NotationError: where the equation does not fit the shapes.
@@ -45,7 +45,8 @@ def parse(equation: str, shapes: Sequence[tuple[Expr, ...]]) -> Equation:
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(shapes):
-        raise NotationError(f"einsum {equation!r} has {len(terms)} operands but {len(shapes)} were given", "write one term per operand")
+        given = f"einsum {equation!r} has {len(terms)} operands but {len(shapes)} were given"
+        raise NotationError(given, "write one term per operand")
     spare = [c for c in string.ascii_letters if c not in equation]
     widest = max((len(s) - len(t.replace("...", "")) for t, s in zip(terms, shapes, strict=True) if "..." in t), default=0)
     batch = "".join(spare[:widest])
@@ -55,7 +56,8 @@ def parse(equation: str, shapes: Sequence[tuple[Expr, ...]]) -> Equation:
         rank = len(shape) - len(term.replace("...", ""))
         full = term.replace("...", batch[len(batch) - rank :] if rank > 0 else "")
         if len(full) != len(shape):
-            raise NotationError(f"einsum {equation!r}: {term!r} has {len(full)} indices for {len(shape)} dimensions", "write one letter per dimension")
+            seen = f"einsum {equation!r}: {term!r} has {len(full)} indices for {len(shape)} dimensions"
+            raise NotationError(seen, "write one letter per dimension")
         for letter, dim in zip(full, shape, strict=True):
             sizes[letter] = dim if sizes.get(letter, 1) == 1 else sizes[letter]
         indices.append(full)
@@ -72,7 +74,8 @@ def pairwise(equation: Equation, conventions: Conventions, complex_: bool = Fals
     """The work of contracting from left to right, dropping each index as soon as no later operand and no output needs it."""
     first, *rest = equation.operands
     if not rest:
-        return Work(vector=_size(equation, set(first)) * (2 if complex_ else 1) if set(first) - set(equation.output) else ZERO)
+        adds = _size(equation, set(first)) - _size(equation, set(equation.output))
+        return Work(vector=adds * (2 if complex_ else 1))
     have, matmul, vector, between = set(first), [], [], []
     for i, term in enumerate(rest):
         joint = have | set(term)
@@ -113,7 +116,7 @@ def bilinear(call: Call, conventions: Conventions) -> Cost:
     return replace(cost, matmul=work.matmul, vector=out.numel if isinstance(bias, Tensor) else ZERO)
 
 
-@rule("aten._trilinear", kind="contraction", counts="the first two operands, then the third: 2*b*o*i*j + 2*b*o*j for nn.Bilinear")
+@rule("aten._trilinear", kind="contraction", counts="the first two, then the third: 2*b*o*i*j + 2*b*o*j for nn.Bilinear")
 def trilinear(call: Call, conventions: Conventions) -> Cost:
     """sum over `sumdim` of i1*i2*i3, each with dimensions of size 1 put in at expand1, expand2, expand3.
 

@@ -33,7 +33,7 @@ def operands(call: Call) -> tuple[Tensor, ...]:
 
 def targets(call: Call) -> tuple[Tensor, ...]:
     """The tensors that are written: the results; for in-place calls that return nothing, `self`."""
-    if call.outputs:
+    if call.outputs or not call.name.endswith("_"):
         return call.outputs
     return tuple(tensors(call.args.get("self", call.args.get("input"))))
 

@@ -7,7 +7,7 @@ numbers) only writes; drawing random numbers and counting up are not charged as 
 from __future__ import annotations
 
 from costir.ir import Call, Conventions, Cost
-from costir.ops.families import charge, family, maybe, operands, register, targets, tensor
+from costir.ops.families import charge, family, maybe, operands, register, targets
 from costir.ops.registry import free, read_once, written
 from costir.symbolic import ZERO
 
@@ -36,7 +36,7 @@ register(
 )
 register(
     "sym_size sym_numel sym_stride sym_storage_offset sym_is_contiguous size stride numel dim is_contiguous "
-    "_local_scalar_dense item "
+    "_local_scalar_dense item is_nonzero "
     "is_same_size is_pinned is_set_to is_coalesced sparse_dim dense_dim _dimI _dimV _nnz _has_compatible_shallow_copy_type "
     "_has_same_storage_numel sym_constrain_range sym_constrain_range_for_size _functional_sym_constrain_range "
     "_functional_sym_constrain_range_for_size _assert_async _assert_scalar _assert_tensor_metadata _functional_assert_async "
@@ -60,8 +60,8 @@ family(
     lambda c: (ZERO, ZERO),
 )
 family(
-    "cat concat concatenate stack _stack hstack vstack dstack column_stack block_diag repeat tile roll flip fliplr flipud rot90 "
-    "tril tril_ triu triu_ constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
+    "cat concat concatenate stack _stack hstack vstack dstack column_stack block_diag repeat tile roll flip fliplr flipud "
+    "rot90 tril tril_ triu triu_ constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
     "replication_pad2d replication_pad3d pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle diag_embed "
     "repeat_interleave _chunk_cat slice_scatter select_scatter diagonal_scatter as_strided_scatter to_padded_tensor "
     "slice_backward select_backward diagonal_backward im2col linalg_diagonal _pack_padded_sequence lu_unpack "
@@ -78,7 +78,9 @@ def _copy_into(call: Call, conventions: Conventions) -> Cost:
     return charge(call, read=read, write=written(targets(call)))
 
 
-register("copy_ _foreach_copy_ _copy_from", "copy", "0 FLOPs; reads the source, writes the target, does not read it", _copy_into)
+register(
+    "copy_ _foreach_copy_ _copy_from", "copy", "0 FLOPs; reads the source, writes the target, does not read it", _copy_into
+)
 
 
 def _write_only(call: Call, conventions: Conventions) -> Cost:

@@ -79,12 +79,12 @@ def _layer_norm_backward(call: Call) -> tuple[Expr, Expr]:
 
 
 def _normal_backward(call: Call, n: Expr, width: Expr) -> Expr:
-    """Layer and group norm: x^ = (x - mean) rstd is 2n; dx is 6n (7n with a weight); dw 2n - width; db n - width."""
+    """Layer and group norm: x^ = (x - mean) rstd is 2n; dx is 7n (8n with a weight); dw 2n - width; db n - width."""
     vector = ZERO
     if _wants(call, 0) or _wants(call, 1):
         vector = vector + 2 * n
     if _wants(call, 0):
-        vector = vector + (7 if maybe(call, "weight") is not None else 6) * n
+        vector = vector + (8 if maybe(call, "weight") is not None else 7) * n
     if _wants(call, 1):
         vector = vector + 2 * n - width
     if _wants(call, 2):
@@ -95,13 +95,13 @@ def _normal_backward(call: Call, n: Expr, width: Expr) -> Expr:
 family(
     "native_layer_norm_backward",
     "norm layer",
-    "x^ 2n; dx 6n, 7n with weight (two sums, two means, 4n to combine); dw 2n - D; db n - D",
+    "x^ 2n; dx 7n, 8n with weight (two sums, two means, 4n to combine); dw 2n - D; db n - D",
     _layer_norm_backward,
 )
 family(
     "native_group_norm_backward",
     "norm layer",
-    "x^ 2n; dx 6n, 7n with weight; dw 2n - C; db n - C",
+    "x^ 2n; dx 7n, 8n with weight; dw 2n - C; db n - C",
     lambda c: (_normal_backward(c, tensor(c, "input").numel, c.args["C"]), ZERO),
 )
 
@@ -167,7 +167,7 @@ def _batch_norm_backward(call: Call, conventions: Conventions) -> Cost:
     weighted = ONE if maybe(call, "weight") is not None else ZERO
     special = ZERO
     if _trains(call):
-        vector = (8 * n + weighted * channels) if _wants(call, 0) else 5 * n - 2 * channels
+        vector = (9 * n + weighted * channels) if _wants(call, 0) else 5 * n - 2 * channels
     else:
         special = channels
         vector = channels

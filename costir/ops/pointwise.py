@@ -137,9 +137,7 @@ for _op, _work in (("addcmul", 3), ("addcdiv", 3)):
             family(
                 f"{_form}.{_overload}", "fused arithmetic", "3 per output: the factors differ by tensor", _arithmetic(_work, 14)
             )
-family(
-    "lerp lerp_ _foreach_lerp _foreach_lerp_", "fused arithmetic", "subtract, multiply, add per output", _arithmetic(3, 10)
-)
+family("lerp lerp_ _foreach_lerp _foreach_lerp_", "fused arithmetic", "subtract, multiply, add per output", _arithmetic(3, 10))
 family("ldexp ldexp_", "special", "1 exp2, 1 multiply per output", per_element(1, 1))
 
 # ---- special functions -------------------------------------------------------------------------------------------------
@@ -237,20 +235,35 @@ register(
 )
 
 
+# FLOPs for the polynomial of degree 1 and for each degree more, by the usual three-term recurrences.
+_POLYNOMIALS = {
+    "special_chebyshev_polynomial_t": (0, 3),  # 2x q - p
+    "special_chebyshev_polynomial_u": (1, 3),
+    "special_chebyshev_polynomial_v": (2, 3),
+    "special_chebyshev_polynomial_w": (2, 3),
+    "special_shifted_chebyshev_polynomial_t": (2, 3),  # the same of 2x - 1
+    "special_shifted_chebyshev_polynomial_u": (3, 3),
+    "special_shifted_chebyshev_polynomial_v": (4, 3),
+    "special_shifted_chebyshev_polynomial_w": (4, 3),
+    "special_hermite_polynomial_h": (1, 4),  # 2x q - 2k p
+    "special_hermite_polynomial_he": (0, 3),  # x q - k p
+    "special_laguerre_polynomial_l": (1, 6),  # ((2k + (1 - x)) q - k p)/(k + 1)
+    "special_legendre_polynomial_p": (0, 5),  # ((2k + 1) x q - k p)/(k + 1)
+}
+
+
 def _polynomial(call: Call, conventions: Conventions) -> Cost:
     n = whole(call.args.get("n"))
     if n is None:
         return unknown(call, "the degree of the polynomial is a tensor")
-    return charge(call, vector=3 * max(n - 1, 0) * count(targets(call)))
+    first_degree, step = _POLYNOMIALS[call.name]
+    return charge(call, vector=(first_degree + step * (n - 1) if n > 0 else 0) * count(targets(call)))
 
 
 register(
-    "special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v "
-    "special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he "
-    "special_laguerre_polynomial_l special_legendre_polynomial_p special_shifted_chebyshev_polynomial_t "
-    "special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w",
+    " ".join(_POLYNOMIALS),
     "special",
-    "3 FLOPs per degree above 1 per output (three-term recurrence)",
+    "by three-term recurrence, per output and degree: Chebyshev 3, Hermite 4 (He 3), Laguerre 6, Legendre 5",
     _polynomial,
 )
 family("mvlgamma mvlgamma_", "special", "p lgammas and p adds per output", lambda c: (
@@ -307,11 +320,20 @@ def _factors(call: Call, *wanted: str) -> int:
 
 
 family(
-    "elu elu_ celu celu_ selu selu_",
+    "elu elu_",
     "activation",
     "alpha (exp(x) - 1): 1 expm1, 1 multiply for each of alpha, scale, input scale that is not 1",
     lambda c: (_factors(c, "alpha", "scale", "input_scale") * count(targets(c)), count(targets(c))),
 )
+
+
+family(
+    "celu celu_",
+    "activation",
+    "alpha expm1(x/alpha): 1 special per output; 2 more (divide, multiply) where alpha is not 1",
+    lambda c: (2 * _factors(c, "alpha") * count(targets(c)), count(targets(c))),
+)
+family("selu selu_", "activation", "elu with both constants: 2 multiplies and 1 expm1 per output", per_element(2, 1))
 
 
 def _elu_backward(call: Call) -> tuple[Expr, Expr]:
@@ -322,7 +344,9 @@ def _elu_backward(call: Call) -> tuple[Expr, Expr]:
     return (1 + _factors(call, "alpha") + scales + _factors(call, "input_scale")) * n, n
 
 
-family("elu_backward", "activation", "g (y + alpha): 2 per output; from the input: 1 and 1 exp; scales as in elu", _elu_backward)
+family(
+    "elu_backward", "activation", "g (y + alpha): 2 per output; from the input: 1 and 1 exp; scales as in elu", _elu_backward
+)
 family(
     "softplus",
     "activation",

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from costir.ir import Call, Conventions, Cost, Tensor, tensors
+from costir.ir import Call, Conventions, Cost, tensors
 from costir.ops.families import (
-    boolean,
     charge,
-    count,
     family,
     first,
-    maybe,
     operands,
     register,
     rows,
@@ -22,16 +19,16 @@ from costir.ops.families import (
     tensor,
     truth,
     unknown,
-    whole,
 )
 from costir.ops.pointwise import power_work
-from costir.symbolic import ONE, ZERO, Expr, number, total
+from costir.ops.registry import dot_flops
+from costir.symbolic import ONE, ZERO, Expr, total
 
 # ---- choices -----------------------------------------------------------------------------------------------------------
 
 family(
     "max min amax amin aminmax _aminmax argmax argmin all any _is_all_true _is_any_true median nanmedian mode kthvalue "
-    "cummax cummin _cummax_helper _cummin_helper _foreach_max is_nonzero",
+    "cummax cummin _cummax_helper _cummin_helper _foreach_max",
     "comparison",
     "0: a choice between values",
     lambda c: (ZERO, ZERO),
@@ -43,6 +40,8 @@ family(
 def _adds(call: Call) -> Expr:
     """n - 1 adds per result of reducing n elements each; a complex add is 2."""
     x, out = first(call), targets(call)[0]
+    if x.numel == 0:
+        return ZERO
     return (2 if x.is_complex else 1) * (x.numel - out.numel)
 
 
@@ -90,7 +89,7 @@ def norm_work(order: Any, n: Expr, out: Expr, root: bool = True) -> tuple[Expr, 
     Order 2: n squares, adds, 1 sqrt; 1: adds; infinite: comparisons; p: n powers, adds, 1 pow.
     """
     order = 2 if order is None else order
-    if not isinstance(order, int | float | Expr) or isinstance(order, Expr) and not order.is_number:
+    if not isinstance(order, int | float | Expr) or (isinstance(order, Expr) and not order.is_number):
         return None
     p = float(order)
     if abs(p) == float("inf"):
@@ -115,7 +114,7 @@ def _norm(call: Call, conventions: Conventions) -> Cost:
 
 
 register(
-    "linalg_vector_norm norm native_norm linalg__powsum _foreach_norm _foreach_powsum",
+    "linalg_vector_norm norm linalg__powsum _foreach_norm _foreach_powsum",
     "norm",
     "order 2, per row: n squares, n - 1 adds, 1 sqrt; 1: n - 1 adds; inf: 0; p: n powers, n - 1 adds, 1 pow",
     _norm,
@@ -152,7 +151,10 @@ def _steps(call: Call) -> Expr:
 
 
 family(
-    "cumsum cumsum_", "scan", "T - 1 adds per row; complex 2(T - 1)", lambda c: (_steps(c) * (2 if first(c).is_complex else 1), 0)
+    "cumsum cumsum_",
+    "scan",
+    "T - 1 adds per row; complex 2(T - 1)",
+    lambda c: (_steps(c) * (2 if first(c).is_complex else 1), 0),
 )
 family(
     "cumprod cumprod_", "scan", "T - 1 multiplies per row; complex 6(T - 1)",
@@ -255,16 +257,14 @@ register(
 def _euclidean(call: Call, conventions: Conventions) -> Cost:
     a, b = tensor(call, "x1"), tensor(call, "x2")
     width, pairs = a.shape[-1], call.outputs[0].numel
-    inner = width + 2
-    product_flops = pairs * (2 * inner - 1 if conventions.count == "exact" else 2 * inner)
-    squares = sum((t.numel + t.numel - t.numel / width for t in (a, b)), ZERO)
-    return charge(call, matmul=product_flops, vector=a.numel + squares, special=pairs)
+    squares = total(t.numel + t.numel - t.numel / width for t in (a, b))
+    return charge(call, matmul=dot_flops(pairs, width + 2, conventions), vector=a.numel + squares, special=pairs)
 
 
 register(
     "_euclidean_dist",
     "distance",
-    "one product of inner length M + 2 (2 FLOPs per multiply-add), squares and sums of both, 1 sqrt per pair",
+    "one product of inner length M + 2, 2 FLOPs per multiply-add; doubling x1, squares and sums of both, 1 sqrt per pair",
     _euclidean,
 )
 

@@ -12,9 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
+from costir.errors import TraceError
 from costir.tracing.dims import Dim
+from costir.tracing.frames import user_frame, where
 from costir.tracing.recorder import Recorder, Scope
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
@@ -73,9 +78,49 @@ def _swap(old: Callable[..., Any]) -> Callable[..., Any]:
     return swap
 
 
+def _refuse_nested(*args: Any, **kwargs: Any) -> Any:
+    raise TraceError(f"nested tensors are not supported: {where(user_frame()) or 'the model'} makes one",
+                     "give the values as one tensor whose first dimension is a size of its own, such as the total number of tokens")  # fmt: skip
+
+
+@contextlib.contextmanager
+def _lazy_parameters() -> Iterator[None]:
+    """Uninitialised parameters stay real and empty until the first pass; then fake ones take their place in the module."""
+    owner: list[nn.Module] = []
+    make, infer = UninitializedParameter.__new__, LazyModuleMixin._infer_parameters
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return make(cls, *args, **kwargs)
+
+    def inferring(self: Any, module: Any, args: Any, kwargs: Any = None) -> Any:
+        owner.append(module)
+        try:
+            return infer(self, module, args, kwargs)
+        finally:
+            owner.pop()
+
+    def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        with torch.no_grad():
+            made = torch.empty(shape, dtype=dtype or self.dtype)
+        for table, wrap in ((owner[-1]._parameters, nn.Parameter), (owner[-1]._buffers, _keep)):
+            for name, t in table.items():
+                if t is self:
+                    table[name] = wrap(made)
+
+    with (
+        _replaced(UninitializedParameter, "__new__", new),
+        _replaced(UninitializedBuffer, "__new__", new),
+        _replaced(LazyModuleMixin, "_infer_parameters", inferring),
+        _replaced(UninitializedTensorMixin, "materialize", materialize),
+    ):
+        yield
+
+
 @contextlib.contextmanager
 def patched_torch(scope: Scope, recorder: Recorder) -> Iterator[None]:
     """All patches, for the length of one trace."""
+    importlib.import_module("torch._dynamo")  # reads the functions replaced below when it is first imported
     before = os.environ.get("TRANSFORMERS_DISABLE_TORCH_CHECK")
     os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"
     with contextlib.ExitStack() as stack:
@@ -87,6 +132,9 @@ def patched_torch(scope: Scope, recorder: Recorder) -> Iterator[None]:
             stack.enter_context(_replaced(model, "initialize_weights", lambda self: None))
         stack.enter_context(_replaced(torch.Tensor, "__deepcopy__", _deepcopy(torch.Tensor.__deepcopy__)))
         stack.enter_context(_replaced(torch.utils, "swap_tensors", _swap(torch.utils.swap_tensors)))
+        for name in ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged"):
+            stack.enter_context(_replaced(torch.nested, name, _refuse_nested))
+        stack.enter_context(_lazy_parameters())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_Shapes())
         try:

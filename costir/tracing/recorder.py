@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
 from costir.errors import TraceError
@@ -31,6 +31,13 @@ class RawTensor(NamedTuple):
     index_dtype: str = ""
 
 
+class Routing(NamedTuple):
+    """Rows that a made-up choice distributes over candidates."""
+
+    rows: int
+    candidates: int
+
+
 class Event(NamedTuple):
     """One operator call in one trace."""
 
@@ -40,6 +47,7 @@ class Event(NamedTuple):
     path: str
     source: str
     phase: str
+    site: int = 0  # tells calls on one line apart
 
 
 @dataclass
@@ -48,7 +56,7 @@ class Scope:
 
     path: str = ""
     phase: str = "forward"
-    origin: dict[int, tuple[str, str]] = field(default_factory=dict)
+    origin: dict[int, tuple[str, str, int]] = field(default_factory=dict)
 
 
 def _schema(func: Any, cache: dict[Any, Any] = {}) -> tuple[tuple[str, Any], ...]:  # noqa: B006 - a cache on purpose
@@ -65,14 +73,18 @@ def dtype_name(dtype: torch.dtype) -> str:
 class Recorder(TorchDispatchMode):
     """Notes each operator call into `events`; keeps all tensors alive, so that memory addresses stay distinct."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, scope: Scope, values: Values | None) -> None:
         super().__init__()
         self.scope = scope
         self.values = values
         self.recording = False
+        self.routed = False
         self.events: list[Event] = []
         self.roles: dict[int, str] = {}
         self.notes: dict[str, None] = {}
+        self.routing: list[Routing] = []
         self._memory: dict[Any, int] = {}
         self._keep: list[Any] = []
 
@@ -89,48 +101,62 @@ class Recorder(TorchDispatchMode):
 
     def _describe_sparse(self, t: torch.Tensor) -> RawTensor:
         ref = self._memory.setdefault(id(t), len(self._memory))
-        if t.layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = (t.crow_indices(), t.col_indices())
-        elif t.layout in (torch.sparse_csc, torch.sparse_bsc):
-            parts = (t.ccol_indices(), t.row_indices())
-        elif t.layout is torch.sparse_coo:
-            parts = (t._indices(),)
-        else:
-            return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), "activation", ref)
-        values = t._values() if t.layout is torch.sparse_coo else t.values()
-        index = sum(p.numel() for p in parts)
         role = self.roles.get(id(t), "activation")
-        return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), role, ref, values.numel(), index, dtype_name(parts[0].dtype))
+        with _disable_current_modes():  # a fake copy of a sparse tensor has lost its number of elements
+            if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+                parts, values = (t.crow_indices(), t.col_indices()), t.values()
+            elif t.layout in (torch.sparse_csc, torch.sparse_bsc):
+                parts, values = (t.ccol_indices(), t.row_indices()), t.values()
+            elif t.layout is torch.sparse_coo:
+                parts, values = (t._indices(),), t._values()
+            else:
+                return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), role, ref)
+            index = sum(p.numel() for p in parts)
+            return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), role, ref, values.numel(), index, dtype_name(parts[0].dtype))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            from costir.tracing import hops
+
+            return hops.run(self, func, args, kwargs)
         out = self._run(func, args, kwargs)
         if self.recording and func._schema.name not in _SKIP:
             self._note(func, args, kwargs, out)
         return out
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        scope = self.scope
-        if scope.phase == "backward":
-            node = torch._C._current_autograd_node()
-            path, source = scope.origin.get(node._sequence_nr(), ("", "")) if node is not None else ("", "")
-            frame = user_frame(2)  # a custom backward, or a recomputed forward, has a line of its own
-            if frame is not None and source == "":
-                source = where(frame)
-            path = scope.path or path
-        else:
-            path, source = scope.path, where(user_frame(2))
-        if torch.is_grad_enabled():
-            scope.origin[torch.autograd._get_sequence_nr() - 1] = (path, source)
-        schema = _schema(func)
         n = len(args)
-        record = tuple([(k, self._arg(args[i] if i < n else kwargs.get(k, d))) for i, (k, d) in enumerate(schema)])
+        given = {k: args[i] if i < n else kwargs.get(k, d) for i, (k, d) in enumerate(_schema(func))}
+        op = f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
+        self.note_call(op, given, out)
+
+    def note_call(self, op: str, args: dict[str, Any], out: Any) -> None:
+        """Write down a call with named arguments."""
+        if not self.recording:
+            return
+        path, source, site = self._place()
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         flat = [o for item in outputs for o in (item if isinstance(item, (tuple, list)) else (item,))]
         results = tuple([self.describe(o) for o in flat if isinstance(o, torch.Tensor)])
-        self._keep.append((args, kwargs, out))
-        op = f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
-        self.events.append(Event(op, record, results, path, source, scope.phase))
+        record = tuple([(k, self._arg(v)) for k, v in args.items()])
+        self._keep.append((args, out))
+        self.events.append(Event(op, record, results, path, source, self.scope.phase, site))
+
+    def _place(self) -> tuple[str, str, int]:
+        """Module path, line, and position within the line of what is running."""
+        scope, frame = self.scope, user_frame(3)
+        path, source, site = scope.path, where(frame), frame.f_lasti if frame is not None else 0
+        if scope.phase == "backward":
+            node = torch._C._current_autograd_node()
+            origin = scope.origin.get(node._sequence_nr()) if node is not None else None
+            if origin is not None:
+                path = path or origin[0]
+                source = source or origin[1]
+                site = site or origin[2]
+        if torch.is_grad_enabled():
+            scope.origin[torch.autograd._get_sequence_nr() - 1] = (path, source, site)
+        return path, source, site
 
     def _arg(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
@@ -161,6 +187,8 @@ class Recorder(TorchDispatchMode):
             return self._read(func, args, kwargs, known, error)
         small = known is not None and all(o.numel() <= LIMIT for o in tree_flatten(out)[0] if isinstance(o, torch.Tensor))
         value = self.values.compute(func, args, kwargs, known) if small and known is not None else None
+        if isinstance(out, torch.Tensor) and out.layout is not torch.strided and name.startswith(("_to_sparse", "to_sparse")):
+            return self._sparse(value)
         if value is None:
             for t in writes:
                 if isinstance(t, torch.Tensor):
@@ -171,9 +199,14 @@ class Recorder(TorchDispatchMode):
             self.values.learn(out, value, writes, known or [])
         return out
 
-    def _lift_fresh(self, func: Any, args: Any, kwargs: Any) -> Any:
-        from torch.utils._python_dispatch import _disable_current_modes
+    def _sparse(self, value: Any) -> Any:
+        """A sparse tensor keeps its real indices: how many there are is what its operators cost."""
+        if value is None:
+            raise TraceError(f"data-dependent: {where(user_frame()) or 'the model'} makes a sparse tensor from values that a fake run does "
+                             "not have", "make it from constants")  # fmt: skip
+        return value
 
+    def _lift_fresh(self, func: Any, args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
         with _disable_current_modes():
             value = args[0].detach().clone()
@@ -191,8 +224,6 @@ class Recorder(TorchDispatchMode):
         dim = kwargs.get("dim", next((a for a in args[2 if name == "topk" else 1 :] if type(a) is int), -1))
         dim = -1 if dim is None else dim
         dim %= source.dim()
-        from torch.utils._python_dispatch import _disable_current_modes
-
         with _disable_current_modes():
             if index.dim() == source.dim():
                 choice = balanced(index.shape, dim, source.shape[dim])
@@ -202,6 +233,7 @@ class Recorder(TorchDispatchMode):
             else:
                 return
         self.values.put(index, choice, routed=True)
+        self.routing.append(Routing(index.numel(), source.shape[dim]))
 
     def _read(self, func: Any, args: Any, kwargs: Any, known: list[Known] | None, error: Exception) -> Any:
         """The program reads values (bool, item, nonzero, mask): answer from known values, or refuse with the line."""
@@ -229,6 +261,7 @@ class Recorder(TorchDispatchMode):
         if data:
             self.notes[f"{line} reads the values of an input: the formulas hold for the example's"] = None
         if any(k.routed for k in known):
+            self.routed = True
             self.notes[f"routing at {line} is taken as balanced over the candidates"] = None
         if not isinstance(value, torch.Tensor) and not isinstance(value, (tuple, list)):
             return value

@@ -48,13 +48,13 @@ class Values:
 
     def put(self, t: torch.Tensor, value: torch.Tensor, *, data: bool = False, routed: bool = False) -> None:
         """Note a value."""
-        if value.numel() <= LIMIT:
+        if value.layout is torch.strided and value.numel() <= LIMIT:
             self.known[id(t)] = Known(weakref.ref(t), value, data, routed)
 
     def forget(self, t: torch.Tensor) -> None:
         """Forget a tensor's value and those of all that share its memory."""
-        entry = self.get(t)
-        if entry is None:
+        entry = self.known.get(id(t))
+        if entry is None or entry.tensor() is not t:
             return
         memory = entry.value.untyped_storage().data_ptr()
         for key in [k for k, e in self.known.items() if e.value.untyped_storage().data_ptr() == memory]:

@@ -1,0 +1,409 @@
+"""The result of an analysis: expressions, numbers at any sizes, times on a chip."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import sympy as sp
+
+from costir.cost import cost
+from costir.errors import SizeError, nearest
+from costir.ir import Call, Constraint, Conventions, Cost, Costed, Graph, Node, Threshold
+from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, total
+
+if TYPE_CHECKING:
+    from costir.hardware import Chip
+
+QUANTITIES = ("matmul_flops", "vector_flops", "special_flops", "flops", "read", "write", "bytes", "params", "weight_bytes", "intensity")
+Number = int | Fraction
+
+
+@dataclass(frozen=True)
+class Op:
+    """One line of the result: an operator of a module, or `count` equal ones. Quantities are for all of them together."""
+
+    node: Node
+
+    @property
+    def call(self) -> Call:
+        """The operator call."""
+        return self.node.call
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of one call."""
+        return self.node.cost
+
+    @property
+    def op(self) -> str:
+        """ATen name, "aten.mm.default"."""
+        return self.node.call.op
+
+    @property
+    def path(self) -> str:
+        """Module path; "*" stands for the index of a repeated block."""
+        return self.node.call.path
+
+    @property
+    def source(self) -> str:
+        """ "file.py:12" of the user's line, or ""."""
+        return self.node.call.source
+
+    @property
+    def phase(self) -> str:
+        """forward, backward or optimizer."""
+        return self.node.call.phase
+
+    @property
+    def count(self) -> Expr:
+        """How often it runs."""
+        return self.node.call.count
+
+    @property
+    def rule(self) -> str:
+        """Name of the cost rule."""
+        return self.node.rule
+
+    @property
+    def status(self) -> str:
+        """costed, free, flops_only or unknown."""
+        return self.node.cost.status
+
+    @functools.cached_property
+    def matmul_flops(self) -> Expr:
+        """FLOPs of contractions."""
+        return expand(self.count * self.cost.matmul)
+
+    @functools.cached_property
+    def vector_flops(self) -> Expr:
+        """FLOPs of elementwise arithmetic and reductions."""
+        return expand(self.count * self.cost.vector)
+
+    @functools.cached_property
+    def special_flops(self) -> Expr:
+        """Evaluations of special functions."""
+        return expand(self.count * self.cost.special)
+
+    @functools.cached_property
+    def flops(self) -> Expr:
+        """All FLOPs."""
+        return total((self.matmul_flops, self.vector_flops, self.special_flops))
+
+    @functools.cached_property
+    def read(self) -> Expr:
+        """Bytes read."""
+        return expand(self.count * self.cost.read)
+
+    @functools.cached_property
+    def write(self) -> Expr:
+        """Bytes written."""
+        return expand(self.count * self.cost.write)
+
+    @functools.cached_property
+    def bytes(self) -> Expr:
+        """Bytes read and written."""
+        return total((self.read, self.write))
+
+    @property
+    def intensity(self) -> Expr:
+        """FLOPs per byte."""
+        return self.flops / self.bytes if self.bytes != 0 else ZERO
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """An operator without a rule."""
+
+    op: str
+    path: str
+    source: str
+    count: Expr
+
+    def __str__(self) -> str:
+        namespace, name, _ = self.op.split(".", 2)
+        place = " ".join(p for p in (self.path and f"in {self.path}", self.source and f"at {self.source}") if p)
+        return f"{namespace}::{name} ({self.count} x{' ' if place else ''}{place})"
+
+
+class Point:
+    """All quantities as exact numbers at one point of the sizes."""
+
+    def __init__(self, sizes: Mapping[str, int], values: Mapping[str, Number]) -> None:
+        self.sizes = dict(sizes)
+        self._values = dict(values)
+
+    def __getattr__(self, name: str) -> Number:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __iter__(self) -> Iterator[tuple[str, Number]]:
+        return iter(self._values.items())
+
+    def __repr__(self) -> str:
+        return f"Point({', '.join(f'{k}={v}' for k, v in {**self.sizes, **self._values}.items())})"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A model's cost as functions of its sizes.
+
+    All quantities are sympy expressions over `symbols`: FLOPs count 2 per multiply-add, bytes are eager traffic (each operator
+    reads its operands once and writes its results once), see docs/counting.md.
+
+    Attributes:
+        costed: the graph with its costs, in the regime of the base sizes.
+        phase: forward, backward or train.
+        others: the same model in its other regimes, where it branches on sizes and those were analysed too.
+    """
+
+    costed: Costed
+    phase: str = "forward"
+    others: tuple[Analysis, ...] = ()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of calls."""
+        return self.costed.graph
+
+    @property
+    def name(self) -> str:
+        """What was analysed."""
+        return self.graph.name
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The base sizes."""
+        return self.graph.sizes
+
+    @property
+    def conventions(self) -> Conventions:
+        """What counts."""
+        return self.costed.conventions
+
+    @property
+    def symbols(self) -> Mapping[str, Symbol]:
+        """The sympy symbol of each size."""
+        return {n: size(n) for n in self.sizes}
+
+    @functools.cached_property
+    def nodes(self) -> tuple[Op, ...]:
+        """The operators, repeated ones folded."""
+        return tuple(Op(n) for n in self.costed.nodes)
+
+    @property
+    def unknown(self) -> tuple[Unknown, ...]:
+        """Operators whose work is not known; while there are any, totals are lower bounds."""
+        nodes = [n.call for n in self.costed.nodes if n.cost.status == "unknown"]
+        return tuple(Unknown(c.op, c.path, c.source, c.count) for c in nodes)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """Where the formulas hold."""
+        return self.graph.constraints
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Assumptions made."""
+        return self.graph.notes
+
+    def _total(self, quantity: str) -> Expr:
+        mine = expand(total(getattr(n, quantity) for n in self.nodes))
+        return self._by_regime(mine, [o._total(quantity) for o in self.others])
+
+    def _by_regime(self, mine: Expr, theirs: list[Expr]) -> Expr:
+        if all(t == mine for t in theirs):
+            return mine
+        pieces = [(t, o.regime) for t, o in zip(theirs, self.others, strict=True)]
+        return sp.Piecewise((mine, self.regime), *pieces[:-1], (pieces[-1][0], True))
+
+    @property
+    def regime(self) -> Boolean:
+        """The branch conditions of this regime, without those that all regimes share."""
+        shared = set.intersection(*({str(c.condition) for c in o.constraints} for o in self.others)) if self.others else set()
+        mine = [c.condition for c in self.constraints if str(c.condition) not in shared and isinstance(c.condition, sp.Rel)]
+        return sp.And(*[c for c in mine if not c.has(sp.Mod)])
+
+    @functools.cached_property
+    def matmul_flops(self) -> Expr:
+        """FLOPs of contractions (matmul, convolution, attention products)."""
+        return self._total("matmul_flops")
+
+    @functools.cached_property
+    def vector_flops(self) -> Expr:
+        """FLOPs of elementwise arithmetic and reductions."""
+        return self._total("vector_flops")
+
+    @functools.cached_property
+    def special_flops(self) -> Expr:
+        """Evaluations of special functions."""
+        return self._total("special_flops")
+
+    @functools.cached_property
+    def flops(self) -> Expr:
+        """All FLOPs."""
+        return self._total("flops")
+
+    @functools.cached_property
+    def read(self) -> Expr:
+        """Bytes read, eager."""
+        return self._total("read")
+
+    @functools.cached_property
+    def write(self) -> Expr:
+        """Bytes written, eager."""
+        return self._total("write")
+
+    @functools.cached_property
+    def bytes(self) -> Expr:
+        """Bytes read and written, eager."""
+        return self._total("bytes")
+
+    @functools.cached_property
+    def params(self) -> Expr:
+        """Number of parameters, shared ones once."""
+        return self._by_regime(expand(self.graph.params), [o.params for o in self.others])
+
+    @functools.cached_property
+    def weight_bytes(self) -> Expr:
+        """Bytes of the parameters in storage."""
+        return self._by_regime(expand(self.graph.weight_bytes), [o.weight_bytes for o in self.others])
+
+    @functools.cached_property
+    def intensity(self) -> Expr:
+        """FLOPs per byte of the whole."""
+        return self.flops / self.bytes if self.bytes != 0 else ZERO
+
+    def at(self, **sizes: int) -> Point:
+        """All quantities as exact numbers; sizes left out stay at the base.
+
+        Raises:
+            SizeError: an unknown name, a value that is no positive whole number, or a point outside the range in which the
+                formulas hold (`constraints`).
+        """
+        values = self._checked(sizes)
+        regime = self._regime_at(values)
+        point = {size(n): Integer(v) for n, v in values.items()}
+        return Point(values, {q: _exact(getattr(regime, "_own")(q).xreplace(point), q) for q in QUANTITIES})
+
+    def _own(self, quantity: str) -> Expr:
+        """A quantity in this regime alone."""
+        if not self.others:
+            return getattr(self, quantity)  # type: ignore[no-any-return]
+        return getattr(self._alone, quantity)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def _alone(self) -> Analysis:
+        return Analysis(self.costed, self.phase)
+
+    def _checked(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        for n, v in sizes.items():
+            if n not in self.sizes:
+                raise SizeError(f"there is no size {n!r} in {self.name}", nearest(n, self.sizes))
+            if isinstance(v, bool) or int(v) != v or not 1 <= v <= 10**12:
+                raise SizeError(f"{n}={v} is not a whole number from 1 to 10**12")
+        return {**self.sizes, **{n: int(v) for n, v in sizes.items()}}
+
+    def _regime_at(self, values: Mapping[str, int]) -> Analysis:
+        broken = None
+        for candidate in (self, *self.others):
+            problem = candidate.broken(values)
+            if problem is None:
+                return candidate
+            broken = broken or problem
+        point = ", ".join(f"{n}={v}" for n, v in values.items())
+        raise SizeError(f"the formulas hold where {broken}, which {point} does not meet", "analyse again with these as base sizes")
+
+    def broken(self, values: Mapping[str, int]) -> Constraint | None:
+        """The first constraint that a point does not meet, or None."""
+        point = {size(n): Integer(v) for n, v in values.items()}
+        for c in self.constraints:
+            if sp.sympify(c.condition.xreplace(point)).doit() == sp.false:
+                return c
+        return None
+
+    def keep(self, names: Iterable[str]) -> Analysis:
+        """The same with numbers, those of the base, for all sizes but these.
+
+        Raises:
+            SizeError: a name that is no size.
+        """
+        from costir.substitute import substituted
+
+        kept = list(names)
+        for n in kept:
+            if n not in self.sizes:
+                raise SizeError(f"there is no size {n!r} in {self.name} to keep", nearest(n, self.sizes))
+        gone = {size(n): Integer(v) for n, v in self.sizes.items() if n not in kept}
+        others = tuple(o.keep(kept) for o in self.others)
+        return Analysis(substituted(self.costed, gone), self.phase, others)
+
+    def on(self, chip: str | Chip) -> OnChip:
+        """Times on a chip.
+
+        Args:
+            chip: a `Chip`, or a name such as "h100", "tpu_v5e@book", "my.toml".
+        """
+        from costir.hardware import load_chip
+
+        return OnChip(self, load_chip(chip) if isinstance(chip, str) else chip)
+
+    def _repr_latex_(self) -> str:
+        return f"$\\mathrm{{FLOPs}} = {sp.latex(self.flops)}$"
+
+    def _repr_html_(self) -> str:
+        from costir.render import notebook_html
+
+        return notebook_html(self)
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """An analysis on a chip: times, what binds, critical sizes."""
+
+    analysis: Analysis
+    chip: Chip
+
+    @functools.cached_property
+    def roofline(self) -> Any:
+        """Times per operator and in total; see `costir.roofline`."""
+        from costir.roofline import roofline
+
+        return roofline(self.analysis.costed, self.chip)
+
+    def critical(self, unknown: str) -> Threshold:
+        """The size at which the whole stops being bound by memory.
+
+        Args:
+            unknown: a size, "tokens" (B*T), or a product such as "B*T".
+        """
+        return self.thresholds(unknown)[0]
+
+    def thresholds(self, unknown: str) -> tuple[Threshold, ...]:
+        """The critical size of the whole, then of each operator."""
+        from costir.solve import thresholds
+
+        return tuple(thresholds(self.analysis.costed, self.chip, unknown))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.roofline, name)
+
+
+def _exact(e: Expr, quantity: str) -> Number:
+    if not e.is_Rational:
+        e = sp.nsimplify(e.doit())
+    if not e.is_Rational:
+        raise SizeError(f"{quantity} has no value at these sizes")
+    return int(e) if e.is_Integer else Fraction(int(e.p), int(e.q))
+
+
+def analysis_of(graph: Graph, conventions: Conventions = Conventions(), phase: str = "forward") -> Analysis:
+    """The analysis of a graph of calls."""
+    return Analysis(cost(graph, conventions), phase)

@@ -1,0 +1,160 @@
+"""`costir.analyze`: any subject in, an `Analysis` out. `costir.annotate`: a graph of one's own, with costs in `node.meta`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+from costir.analysis import Analysis, analysis_of
+from costir.errors import CostirError, LoadError, SizeError, nearest
+from costir.ir import Conventions, Graph
+from costir.load import ExportedSubject, Family, load_subject
+from costir.load.dtypes import split_dtype
+from costir.load.family import with_sizes
+
+Phase = Literal["forward", "backward", "train"]
+
+
+def analyze(
+    subject: Any,
+    inputs: Any = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    phase: str = "forward",
+    dtype: str = "",
+    attention: str = "full",
+    count: str = "standard",
+    keep: Iterable[str] = (),
+    model: str = "",
+    input: Sequence[str] | str = (),
+    optimizer: str | Callable[[Any], Any] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Analysis:
+    """What a model costs, in closed form.
+
+    Args:
+        subject: a file ("model.py", "model.py:Name", "config.json", "program.pt2"), a notation string ("X[B,D] . Y[D,F]"), a
+            family `build(**sizes) -> (module, args, kwargs)`, an `nn.Module` with `inputs`, a `torch.export.ExportedProgram`,
+            or a `torch.fx.GraphModule` whose nodes carry shapes.
+        inputs: for an `nn.Module`: its example inputs, a tuple of tensors or a dict by argument name. Dimensions are named by
+            `input`; unnamed ones are numbers.
+        sizes: base sizes that differ from the subject's own.
+        phase: "forward"; "backward" (forward and backward); "train" (the optimizer's step too).
+        dtype: "bf16", or "bf16,weights=int8" for weights stored in another type than the arithmetic.
+        attention: "full" counts all scores, "causal" only those that causal attention does not mask.
+        count: "standard" takes 2 FLOPs per multiply-add, "exact" 2k - 1 per dot product of length k.
+        keep: sizes to keep as symbols; the others become numbers. Empty keeps all.
+        model: which class of a file.
+        input: shapes of inputs, "x: bf16[B, T, D]"; for a module with `inputs`, the names of their dimensions.
+        optimizer: for "train": "adamw", "sgd", ... or a function of the parameters.
+        names: new names for the symbols of an exported program or graph, {"s77": "B"}.
+
+    Raises:
+        CostirError: of a kind that says what is wrong; see costir.errors.
+    """
+    _one_of("phase", phase, ("forward", "backward", "train"))
+    _one_of("attention", attention, ("full", "causal"))
+    _one_of("count", count, ("standard", "exact"))
+    specs = (input,) if isinstance(input, str) else tuple(input)
+    conventions = Conventions(cast(Any, count), cast(Any, attention), split_dtype(dtype).weights)
+    loaded = _load(subject, inputs, sizes, phase, dtype, model, specs, names)
+    if isinstance(loaded, Graph):
+        result = analysis_of(loaded, conventions, phase)
+    else:
+        from costir.regimes import regimes
+
+        graphs = regimes(loaded, phase, _optimizer(optimizer))
+        first, *rest = (analysis_of(g, conventions, phase) for g in graphs)
+        result = Analysis(first.costed, phase, tuple(rest))
+    return result.keep(keep) if keep else result
+
+
+def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conventions: str) -> Any:
+    """Put a cost into `node.meta["costir"]` of every operator of a graph whose nodes carry shapes in `meta["val"]`.
+
+    Args:
+        graph_module: a `torch.fx.GraphModule` at the ATen level, such as torch.compile's backends and torch.export give.
+        names: new names for its size symbols.
+        conventions: `count` and `attention`, as for `analyze`.
+
+    Returns:
+        The same graph module.
+
+    Raises:
+        LoadError: where nodes carry no shapes.
+    """
+    from costir.load.exported import annotate as fill
+
+    return fill(graph_module, names or {}, Conventions(**cast(Any, conventions)))
+
+
+def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str, specs: tuple[str, ...],
+          names: Mapping[str, str] | None) -> Graph | Family:  # fmt: skip
+    if isinstance(subject, Graph | Family):
+        return subject
+    if isinstance(subject, str | os.PathLike):
+        found = load_subject(os.fspath(subject), model=model, input=specs, dtype=dtype, sizes=sizes or {}, phase=phase)
+        if isinstance(found, ExportedSubject):
+            from costir.load.exported import read_file
+
+            return read_file(found.path, names or {}, sizes or {}, phase)
+        return found
+    if inspect.isfunction(subject) or inspect.ismethod(subject) or _is_partial(subject):
+        return family_of(subject, sizes or {}, dtype)
+    from costir.load.exported import read_program
+    from costir.load.instance import family_of_module, is_module, is_program
+
+    if is_program(subject):
+        return read_program(subject, names or {}, sizes or {}, phase)
+    if is_module(subject):
+        return family_of_module(subject, inputs, specs, sizes or {}, dtype)
+    if callable(subject):
+        return family_of(subject, sizes or {}, dtype)
+    raise LoadError(f"cannot analyse a {type(subject).__name__}", "give a path, a notation string, a build function or an nn.Module")
+
+
+def family_of(build: Callable[..., Any], sizes: Mapping[str, int], dtype: str = "") -> Family:
+    """A family from a function whose parameters are the sizes.
+
+    Raises:
+        SizeError: a parameter has neither a default nor a given size, or a given size is no parameter.
+    """
+    parameters = inspect.signature(build).parameters.values()
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    base: dict[str, int] = {}
+    for p in parameters:
+        if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+            continue
+        if p.name in sizes or type(p.default) is int:
+            base[p.name] = sizes.get(p.name, cast(int, p.default if type(p.default) is int else 0))
+        elif p.default is p.empty:
+            raise SizeError(f"{build.__name__}() needs a size for {p.name!r}", f"give it: sizes={{'{p.name}': 64}}")
+    if open_ended:
+        base.update({k: v for k, v in sizes.items() if k not in base})
+    base = with_sizes(base, sizes, f"{build.__name__}()")
+    from costir.load.instance import in_dtype
+
+    return Family(build.__name__, in_dtype(build, split_dtype(dtype).math), base)
+
+
+def _is_partial(subject: Any) -> bool:
+    import functools
+
+    return isinstance(subject, functools.partial)
+
+
+def _optimizer(given: str | Callable[[Any], Any] | None) -> Any:
+    if given is None or callable(given):
+        return given
+    from costir.trace import OPTIMIZERS
+
+    if given.lower() not in OPTIMIZERS:
+        raise CostirError(f"unknown optimizer {given!r}", nearest(given, OPTIMIZERS))
+    return OPTIMIZERS[given.lower()]
+
+
+def _one_of(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise CostirError(f"{what}={given!r} is not known", f"choose {' or '.join(known)}")

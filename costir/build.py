@@ -1,0 +1,212 @@
+"""An analysis, put on chips, as a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costir import ir, solve
+from costir.errors import CostirError
+from costir.report import QUANTITIES, TOTALS, ChipInfo, Point, Quantity, Report, Row, Times, plain
+from costir.roofline import Roofline, Timing, roofline
+from costir.symbolic import Expr, evaluate, size, total
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis
+    from costir.hardware import Chip
+
+Merged = dict[tuple[Any, ...], list[int]]
+
+
+def build(
+    analysis: Analysis,
+    chips: Sequence[Chip] = (),
+    unknown: str = "",
+    sweep: Sequence[Mapping[str, int]] = (),
+    fixed: Mapping[str, int] | None = None,
+) -> Report:
+    """The report of an analysis.
+
+    Args:
+        analysis: what was analysed.
+        chips: the chips to put it on, one column each.
+        unknown: the size that thresholds solve for: "B", "B*T", "tokens"; by default the first of tokens, B, the others.
+        sweep: points to evaluate the totals at; sizes that a point leaves out stay at the base.
+        fixed: sizes that were put in as numbers before, for the reader to see.
+
+    Raises:
+        SizeError: where `unknown` or a size of the sweep is none, or a point lies outside the range of the formulas.
+        ChipError: where a chip has no rate for what the model computes in.
+    """
+    nodes = analysis.costed.nodes
+    roofs = [roofline(analysis.costed, chip) for chip in chips]
+    unknown = (unknown or default_unknown(analysis)) if chips else ""
+    merged = _merge(nodes)
+    values = _Values(analysis.sizes)
+    rows = [_row(nodes, where, values) for where in merged.values()]
+    for roof in roofs:
+        rows = _on_chip(rows, list(merged.values()), roof, unknown)
+    return Report(
+        subject=analysis.name,
+        phase=analysis.phase,
+        sizes=dict(analysis.sizes),
+        fixed=dict(fixed or {}),
+        conventions=analysis.conventions,
+        rows=tuple(rows),
+        free=sum(1 for n in nodes if n.cost.status == "free"),
+        totals={name: values.quantity(getattr(analysis, name)) for name in TOTALS},
+        chips=tuple(_chip(roof, unknown) for roof in roofs),
+        unknown_size=unknown,
+        constraints=tuple(analysis.constraints),
+        unknown=tuple(str(u) for u in analysis.unknown),
+        notes=_notes(analysis, roofs),
+        sweep=_sweep(analysis, roofs, sweep) if sweep else (),
+    )
+
+
+def default_unknown(analysis: Analysis) -> str:
+    """The size that people ask for first: tokens where there are B and T, else B, else the first; "" where there is none."""
+    sizes = list(analysis.sizes)
+    if {"B", "T"} <= set(sizes):
+        return "tokens"
+    return "B" if "B" in sizes else next(iter(sizes), "")
+
+
+class _Values:
+    """Exact values at the base sizes, each expression evaluated once."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.point = {size(n): v for n, v in sizes.items()}
+        self.known: dict[Expr, Expr] = {}
+
+    def quantity(self, e: Expr) -> Quantity:
+        """The expression with its value."""
+        if e not in self.known:
+            self.known[e] = evaluate(e, self.point)
+        return Quantity(e, self.known[e])
+
+
+UNKNOWN = Quantity(None, None)
+
+
+def _merge(nodes: Sequence[ir.Node]) -> Merged:
+    """Indices of nodes that look alike to a reader: same module, operator, line and cost. Free ones are left out."""
+    out: Merged = {}
+    for i, n in enumerate(nodes):
+        if n.cost.status != "free":
+            out.setdefault((n.call.path, n.call.op, n.call.phase, n.call.source, n.rule, n.cost), []).append(i)
+    return out
+
+
+def _row(nodes: Sequence[ir.Node], where: Sequence[int], values: _Values) -> Row:
+    """Several equal nodes as one row."""
+    node = nodes[where[0]]
+    call, cost = node.call, node.cost
+    count = total(nodes[i].call.count for i in where)
+    exprs = {
+        "matmul_flops": cost.matmul, "vector_flops": cost.vector, "special_flops": cost.special, "flops": cost.flops,
+        "bytes": cost.nbytes, "read": cost.read, "write": cost.write,
+    }  # fmt: skip
+    quantities = {name: values.quantity(count * e) for name, e in exprs.items()}
+    quantities["intensity"] = values.quantity(cost.flops / cost.nbytes) if cost.nbytes != 0 else UNKNOWN
+    for name in _unknown_names(cost):
+        quantities[name] = UNKNOWN
+    return Row(
+        path=call.path, op=call.op, phase=call.phase, source=call.source, rule=node.rule, status=cost.status, note=cost.note,
+        count=values.quantity(count), quantities=quantities, call=call, cost=cost,
+    )  # fmt: skip
+
+
+def _unknown_names(cost: ir.Cost) -> Sequence[str]:
+    """The quantities that a cost does not know."""
+    if cost.status in ("costed", "free"):
+        return ()
+    moved = ("bytes", "read", "write") if cost.nbytes == 0 else ()
+    return (*moved, "intensity", *(q for q in QUANTITIES if q.endswith("flops") and cost.status == "unknown"))
+
+
+# ----------------------------------------------------------------------------------------------------------------- chips
+
+
+def _on_chip(rows: Sequence[Row], where: Sequence[Sequence[int]], roof: Roofline, unknown: str) -> list[Row]:
+    """The rows with one more chip's times and thresholds."""
+    timings = roof.per_node()
+    per_node = solve.per_node(roof.costed, roof.chip, unknown) if unknown else (None,) * len(timings)
+    out = []
+    for row, indices in zip(rows, where, strict=True):
+        known = roof.times[indices[0]].complete
+        times = _sum([timings[i] for i in indices], known)
+        out.append(row.on(times, per_node[indices[0]]))
+    return out
+
+
+def _sum(parts: Sequence[Timing], known: bool = True) -> Times:
+    """Timings one after another. Where not all is known nothing is said to bind, and no time at all is unknown, not zero."""
+    compute, vector, memory, lower, upper = (
+        math.fsum(getattr(p, a) for p in parts) for a in ("compute", "vector", "memory", "lower", "upper")
+    )
+    if not known and lower == 0:
+        return Times(None, None, None, None, None, "")
+    bound = parts[0].bound if parts else "none"
+    return Times(compute, vector, memory, lower, upper if known else None, bound if known and bound != "none" else "")
+
+
+def _times(t: Timing, known: bool) -> Times:
+    return Times(t.compute, t.vector, t.memory, t.lower, t.upper if known else None, "" if t.bound == "none" else t.bound)
+
+
+def _chip(roof: Roofline, unknown: str) -> ChipInfo:
+    chip = roof.chip
+    maths = dict.fromkeys(n.cost.math for n in roof.nodes if n.cost.matmul != 0)
+    peaks = {SHORT.get(m, m): float(rate) for m in maths if (rate := _rate(chip, m)) is not None}
+    others = [n.cost.math for n in roof.nodes if n.cost.math and (n.cost.vector != 0 or n.cost.special != 0)]
+    vector = chip.vector_rate(others[0]) if others else None
+    return ChipInfo(
+        name=chip.label,
+        note=chip.alias_note,
+        peaks=peaks,
+        vector=None if vector is None else float(vector),
+        bandwidth=float(chip.memory_bandwidth),
+        times=_times(roof.at(), roof.complete),
+        threshold=solve.whole(roof.costed, chip, unknown) if unknown else None,
+    )
+
+
+SHORT = {
+    v: k for k, v in reversed(ir.SHORT_DTYPE.items()) if k in ("fp64", "fp32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
+}
+
+
+def _rate(chip: Chip, dtype: str) -> Any:
+    try:
+        return chip.matmul_rate(dtype or "float32")
+    except CostirError:
+        return None
+
+
+def _notes(analysis: Analysis, roofs: Sequence[Roofline]) -> tuple[str, ...]:
+    """The analysis's notes, then what each chip's rates stand in for."""
+    several = len(roofs) > 1
+    on_chips = [f"{roof.chip.label}: {n}" if several else n for roof in roofs for n in roof.notes]
+    return tuple(dict.fromkeys([*map(str, analysis.notes), *on_chips]))
+
+
+def _sweep(analysis: Analysis, roofs: Sequence[Roofline], points: Sequence[Mapping[str, int]]) -> tuple[Point, ...]:
+    """Totals at each point; times of all points at once."""
+    at = [analysis.at(**p) for p in points]
+    grid = {n: np.array([p[n] for p in points], dtype=float) for n in points[0]}
+    timings = [roof.at(**grid) for roof in roofs]
+    out = []
+    for i, (p, here) in enumerate(zip(points, at, strict=True)):
+        totals = {name: plain(getattr(here, name)) for name in TOTALS}
+        times = [_point_times(t, i, r.complete) for t, r in zip(timings, roofs, strict=True)]
+        out.append(Point({**analysis.sizes, **p}, totals, tuple(times)))
+    return tuple(out)
+
+
+def _point_times(t: Timing, i: int, known: bool) -> Times:
+    compute, vector, memory, lower, upper = (float(x[i]) for x in (t.compute, t.vector, t.memory, t.lower, t.upper))
+    return _times(Timing(compute, vector, memory, lower, upper, str(t.bound[i])), known)

@@ -1,0 +1,205 @@
+"""The verbs. Each takes parsed options, prints or writes, and returns the exit code. Heavy modules are imported inside."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from costir import output, render, render_text
+from costir.errors import CostirError
+from costir.questions import chip_names, formula_side, key_values, plot_file, size_values, sweep_points
+from costir.render import View
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis
+    from costir.report import Report
+
+DONE, WRONG = 0, 1
+
+
+# ----------------------------------------------------------------------------------------------------------------- verbs
+
+
+def analyze(o: argparse.Namespace) -> int:
+    """`costir analyze`: the table, one operator explained, a plot."""
+    name = _format(o)
+    picture = plot_file(o.plot, o.subject) if o.plot else None
+    if picture is not None:
+        output.may_write(picture, o.force)
+    report = _report(o)
+    from costir import views
+
+    view = views.explain(report, o.explain) if o.explain else views.analysis(report, brief=not o.all)
+    drawn = _draw(report, picture) if picture is not None else b""
+    _emit(view, name, o)
+    if picture is not None:
+        print(f"wrote {output.write(drawn, picture, o.force)}", file=sys.stderr)
+    return DONE
+
+
+def solve(o: argparse.Namespace) -> int:
+    """`costir solve`: the critical size of the whole and of each operator, on each chip."""
+    name = _format(o)
+    if not o.chip:
+        raise CostirError("a critical size needs a chip", "add for example --chip h100; costir chips lists them")
+    report = _report(o)
+    from costir import views
+
+    _emit(views.solution(report), name, o)
+    return DONE
+
+
+def check(o: argparse.Namespace) -> int:
+    """`costir check`: is the user's own formula right? Exit code 1 where it is not."""
+    name = _format(o)
+    formula_side(o.formula)
+    chips = _chips(o)
+    if len(chips) > 1:
+        raise CostirError("a formula is checked on one chip", "give one --chip")
+    analysis = _kept(_analysis(o), o)
+    from costir import views
+    from costir.check import check as verdict_of
+
+    verdict = verdict_of(cast(Any, analysis), o.formula, chips[0] if chips else None)
+    _emit(views.verdict(verdict, o.formula, analysis), name, o)
+    return DONE if verdict.right else WRONG
+
+
+def chips(o: argparse.Namespace) -> int:
+    """`costir chips`: the database, or one chip with its sources."""
+    name = _format(o)
+    from costir import chips_view
+
+    settings = key_values(o.set)
+    if settings and not o.name:
+        raise CostirError("--set needs a chip", "write for example: costir chips tpu_v5e --set memory.bandwidth=8.2e11")
+    _emit(chips_view.one_chip(o.name, settings) if o.name else chips_view.all_chips(), name, o)
+    return DONE
+
+
+# ------------------------------------------------------------------------------------------------------------ conditions
+
+
+def _analysis(o: argparse.Namespace) -> Analysis:
+    """The subject under the conditions that every verb takes."""
+    sizes = size_values(o.size)
+    with _quiet(o.debug), _progress(f"analysing {o.subject}"):
+        import costir
+
+        try:
+            return costir.analyze(
+                o.subject, sizes=sizes, phase=o.phase, dtype=o.dtype or "", attention=o.attention, count=o.count,
+                model=o.model or "", input=o.input, optimizer=o.optimizer,
+            )  # fmt: skip
+        except SystemExit as error:
+            raise CostirError(
+                f"{o.subject} ended the program itself (exit {error.code})", "keep exit() out of import time"
+            ) from error
+
+
+def _chips(o: argparse.Namespace) -> list[Any]:
+    from costir.hardware import load_chip
+
+    settings = key_values(o.set)
+    names = chip_names(o.chip)
+    if settings and not names:
+        raise CostirError("--set changes a chip, and there is none", "add --chip NAME")
+    return [load_chip(n, settings) for n in names]
+
+
+def _report(o: argparse.Namespace) -> Report:
+    sweep = sweep_points(o.sweep)
+    chips = _chips(o)
+    analysis = _analysis(o)
+    kept = _kept(analysis, o)
+    fixed = {n: v for n, v in analysis.sizes.items() if n not in kept.sizes}
+    moved = {n for p in sweep[:1] for n in p} & set(fixed)
+    if moved:
+        raise CostirError(f"{', '.join(sorted(moved))} is put in as a number, so it cannot be swept", "add it to --keep")
+    from costir.build import build
+
+    with _progress("solving"):
+        return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed)
+
+
+def _kept(analysis: Analysis, o: argparse.Namespace) -> Analysis:
+    """With --keep, numbers for all other sizes."""
+    if o.keep is None:
+        return analysis
+    return analysis.keep([k.strip() for k in o.keep.split(",") if k.strip()])
+
+
+def _draw(report: Report, picture: Path) -> bytes:
+    from costir.plot import picture as draw
+
+    return draw(report, picture.suffix.lstrip("."))
+
+
+# ---------------------------------------------------------------------------------------------------------------- output
+
+
+def _format(o: argparse.Namespace) -> str:
+    """The format asked for; without one, by the suffix of the output file. Refuses a file it may not write before any work."""
+    if o.output and o.output != "-":
+        path = output.may_write(Path(o.output), o.force)
+        if not o.format:
+            return render.SUFFIXES.get(path.suffix.lower(), "text")
+    return str(o.format or "text")
+
+
+def _emit(view: View, name: str, o: argparse.Namespace) -> None:
+    """Print, or write to the file asked for."""
+    if o.output and o.output != "-":
+        text = output.marked(render.render(view, name), name)
+        print(f"wrote {output.write(text.encode(), Path(o.output), o.force)}", file=sys.stderr)
+    elif name == "text":
+        terminal = sys.stdout.isatty()
+        color = o.color == "always" or (o.color == "auto" and terminal and not os.environ.get("NO_COLOR"))
+        width = _width() if terminal else None
+        sys.stdout.write(render_text.text(view.document(), width, color))
+    else:
+        sys.stdout.write(render.render(view, name))
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+@contextlib.contextmanager
+def _quiet(debug: bool) -> Iterator[None]:
+    """What the user's own file prints goes to stderr, so that results can be piped; warnings of libraries are left out."""
+    import warnings
+
+    with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+        if not debug:
+            warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _progress(what: str, after: float = 2.0) -> Iterator[None]:
+    """A spinner on stderr where that is a terminal and the work takes longer than `after` seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    import threading
+
+    from rich.console import Console
+    from rich.status import Status
+
+    status = Status(what, console=Console(stderr=True))
+    timer = threading.Timer(after, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        status.stop()

@@ -1,0 +1,73 @@
+"""Graph -> costed graph: one rule per call, equal calls once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from costir.ir import LOOP, SHORT_DTYPE, Call, Conventions, Cost, Costed, Graph, Node, Tensor
+from costir.ops import registry
+from costir.ops.registry import read_once, written
+from costir.ops.torch_formula import torch_formula
+from costir.symbolic import Expr, sum_over
+
+
+def cost(graph: Graph, conventions: Conventions = Conventions()) -> Costed:
+    """The cost of every call of a graph.
+
+    Args:
+        graph: calls with shapes in the size names.
+        conventions: what counts; see `Conventions`.
+    """
+    known: dict[Any, tuple[Cost, str]] = {}
+    nodes = []
+    for call in graph.calls:
+        handle = (call.op, tuple(call.args.items()), call.outputs, call.rounds)
+        found = known.get(handle)
+        if found is None:
+            found = known[handle] = cost_of(call, conventions)
+        nodes.append(Node(call, *found))
+    return Costed(graph, tuple(nodes), conventions)
+
+
+def cost_of(call: Call, conventions: Conventions = Conventions()) -> tuple[Cost, str]:
+    """The cost of one call, and the name of the rule that gave it ("unknown" where there is none)."""
+    if conventions.weights:
+        call = _stored_as(call, SHORT_DTYPE.get(conventions.weights, conventions.weights))
+    entry = registry.find(call.op)
+    if entry is not None:
+        result = entry.rule(call, conventions)
+        name = entry.rule.__name__
+    else:
+        result = _unknown(call)
+        name = "unknown"
+    if call.rounds is not None:
+        result = _summed(result, call.rounds)
+    return result, name
+
+
+def _unknown(call: Call) -> Cost:
+    """No rule: the operands must be read and the results written at least; the work is unknown, unless torch has a formula."""
+    flops = torch_formula(call)
+    read, write = read_once(call.inputs), written(call.outputs)
+    if flops is not None:
+        return Cost(matmul=flops, read=read, write=write, math=registry.compute_dtype(call), status="flops_only",
+                    note="FLOPs from a formula registered with torch; bytes unknown, at least operands and results")  # fmt: skip
+    return Cost(read=read, write=write, status="unknown", note="no rule: bytes of operands and results, FLOPs unknown")
+
+
+def _summed(c: Cost, rounds: Expr) -> Cost:
+    """The cost of all rounds of a loop whose shapes grow."""
+    parts = {f: sum_over(getattr(c, f), LOOP, rounds) for f in ("matmul", "vector", "special", "read", "write")}
+    return dataclasses.replace(c, **parts)
+
+
+def _stored_as(call: Call, dtype: str) -> Call:
+    """The call with its weights stored as another type; the arithmetic stays as it was."""
+
+    def swap(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.role == "weight" and x.is_float:
+            return dataclasses.replace(x, dtype=dtype)
+        return tuple(swap(i) for i in x) if isinstance(x, tuple) else x
+
+    return dataclasses.replace(call, args={k: swap(v) for k, v in call.args.items()})

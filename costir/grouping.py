@@ -1,0 +1,113 @@
+"""Rows of a report by module, and sums over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from costir.report import Quantity, Row
+
+# A row below this share of every total (FLOPs, bytes, time on each chip) is summed up with its like in a short report.
+SMALL = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rows of one module, in one phase.
+
+    `small` are those that a short report sums up; `repeat` is how often a folded block occurs ("L", 32), else None.
+    """
+
+    path: str
+    phase: str
+    rows: tuple[Row, ...]
+    small: tuple[Row, ...] = ()
+    repeat: Quantity | None = None
+
+
+def groups(rows: Iterable[Row], brief: bool = False) -> tuple[Group, ...]:
+    """Rows by the module that they belong to, in order of first use.
+
+    An operator that a module runs itself belongs to that module; a leaf module (a Linear) belongs to its parent.
+    With `brief`, rows that are small in every respect are moved to `Group.small`; unknown operators never are.
+    """
+    rows = tuple(rows)
+    modules = {p for row in rows for p in _parents(row.path)}
+    found: list[tuple[str, str, list[Row]]] = []
+    for row in rows:
+        path = row.path if row.path in modules else _parent(row.path)
+        open_ = _open(found, row.phase, path)
+        if open_ is None:
+            found.append((row.phase, path, [row]))
+        else:
+            open_.append(row)
+    big = _bigness(rows) if brief else {}
+    out = []
+    for phase, path, members in found:
+        small = tuple(r for r in members if brief and not big[id(r)])
+        if len(small) < 2:
+            small = ()
+        kept = tuple(r for r in members if not any(r is s for s in small))
+        out.append(Group(path, phase, kept, small, _repeat(path, members)))
+    return tuple(out)
+
+
+def _open(found: Sequence[tuple[str, str, list[Row]]], phase: str, path: str) -> list[Row] | None:
+    """The group that a row continues: the latest of its module, where only submodules of the same block ran since."""
+    for p, name, members in reversed(found):
+        if (p, name) == (phase, path):
+            return members
+        inside = path and name.startswith(f"{path}.") and name.count("*") == path.count("*")
+        beside = _block(name) and _block(name) == _block(path)
+        if p != phase or not (inside or beside):
+            return None
+    return None
+
+
+def _block(path: str) -> str:
+    """The folded block that a module is in: "layers.*" for "layers.*.mlp", "" outside of any."""
+    return path[: path.rfind("*") + 1]
+
+
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _parents(path: str) -> Iterable[str]:
+    while path := _parent(path):
+        yield path
+
+
+def _repeat(path: str, rows: Sequence[Row]) -> Quantity | None:
+    """How often a folded block runs: the smallest count in it, where all others are its multiples."""
+    counts = sorted((r.count for r in rows), key=lambda c: c.number or 0)
+    if "*" not in path or not counts[0].number or counts[0].expr is None:
+        return None
+    whole = all((c.expr / counts[0].expr).is_Integer for c in counts if c.expr is not None)
+    return counts[0] if whole and counts[0].number != 1 else None
+
+
+def _bigness(rows: Sequence[Row]) -> dict[int, bool]:
+    """For each row, by id: whether it matters in FLOPs, bytes, or time on any chip, or is not fully known."""
+    measures: list[Callable[[Row], float]] = [lambda r, q=q: float(r.quantities[q].number or 0) for q in ("flops", "bytes")]  # type: ignore[misc]
+    measures += [lambda r, i=i: r.times[i].lower or 0.0 for i in range(len(rows[0].times) if rows else 0)]  # type: ignore[misc]
+    bounds = [SMALL * sum(m(r) for r in rows) for m in measures]
+    return {
+        id(r): r.status not in ("costed", "free") or any(m(r) >= b > 0 for m, b in zip(measures, bounds, strict=True))
+        for r in rows
+    }
+
+
+def sum_of(rows: Sequence[Row], name: str) -> int | float | None:
+    """The sum of a quantity over rows, at the base sizes; the intensity is FLOPs by bytes. None where nothing is known."""
+    if name == "intensity":
+        flops, moved = sum_of(rows, "flops"), sum_of(rows, "bytes")
+        return flops / moved if flops is not None and moved else None
+    values = [v for r in rows if (v := r.quantities[name].number) is not None]
+    return sum(values) if values else None
+
+
+def time_of(rows: Sequence[Row], chip: int) -> float | None:
+    """The time of the rows one after another on a chip, each at its roofline. None where nothing is known."""
+    values = [t for r in rows if (t := r.times[chip].lower) is not None]
+    return sum(values) if values else None

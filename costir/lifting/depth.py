@@ -1,0 +1,107 @@
+"""How a model's layers repeat: enough to trace two or three layers in place of a hundred.
+
+A container of layers is read as a sequence of signatures (classes, parameter shapes, plain attributes). The sequence has a
+prefix (dense first layers) and a period (every second layer sliding, every fourth an expert layer). Numbers of layers for
+probing are the prefix plus a few whole periods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from costir.lifting.points import DEPTH_NAMES
+
+
+@dataclass(frozen=True)
+class Depth:
+    """The sizes that are numbers of layers, and how layers repeat.
+
+    Attributes:
+        names: the sizes.
+        prefix, period: layers before the repetition starts, and its length.
+        trusted: layers of one signature cost the same, so that the whole depth need not be traced.
+    """
+
+    names: tuple[str, ...] = ()
+    prefix: int = 0
+    period: int = 1
+    trusted: bool = False
+
+    def values(self, base: int) -> tuple[int, int, int, int]:
+        """Numbers of layers for three probes and for the base trace; the last stands for the base."""
+        first = self.prefix + self.period * (1 if self.period > 1 or self.prefix else 2)
+        first += (base - self.prefix) % self.period if base >= self.prefix else 0
+        last = first + 2 * self.period
+        return first, first + self.period, last, last if self.trusted and base > last else base
+
+
+def find(module: nn.Module, sizes: Mapping[str, int], hints: Sequence[str]) -> Depth:
+    """Which sizes are numbers of layers in this module, built at the base sizes."""
+    stacks = [list(m.children()) for m in module.modules() if _is_stack(m)]
+    lengths = {len(s) for s in stacks}
+    names = tuple(n for n, v in sizes.items() if v in lengths and (n in hints or n.lower() in DEPTH_NAMES))
+    wanted = {sizes[n] for n in names}
+    sequences = [_signatures(stack) for stack in stacks if len(stack) in wanted] + _config_lists(module, wanted)
+    prefix, period = 0, 1
+    for sequence in sequences:
+        q, p = _repetition(sequence)
+        prefix, period = max(prefix, q), math.lcm(period, p)
+    if any(prefix + 3 * period > sizes[n] for n in names):
+        prefix, period = 0, 1
+        return Depth(names, prefix, period, trusted=False)
+    return Depth(names, prefix, period, trusted=type(module).__module__.startswith("transformers."))
+
+
+def _is_stack(m: nn.Module) -> bool:
+    return len(m._modules) > 0 and all(k.isdigit() for k in m._modules)
+
+
+def _signatures(stack: Sequence[nn.Module]) -> list[Any]:
+    """A signature a layer; attributes that only number the layers are left out."""
+    rows = [_signature(layer) for layer in stack]
+    keys = {k for row in rows for k in row}
+    counting = {
+        k for k in keys if all(type(row.get(k)) is int and row[k] - i == rows[0][k] for i, row in enumerate(rows)) and len(rows) > 1
+    }
+    return [tuple(sorted((k, repr(v)) for k, v in row.items() if k not in counting)) for row in rows]
+
+
+def _signature(layer: nn.Module) -> dict[tuple[str, str], Any]:
+    found: dict[tuple[str, str], Any] = {}
+    for path, m in layer.named_modules():
+        found[path, "class"] = f"{type(m).__module__}.{type(m).__qualname__}"
+        for name, p in m._parameters.items():
+            found[path, name] = (tuple(p.shape), p.dtype) if p is not None else None
+        for name, value in m.__dict__.items():
+            if isinstance(value, (bool, int, float, str, type(None))) and not name.startswith("_"):
+                found[path, name] = int(value) if type(value) is not bool and isinstance(value, int) else value
+    return found
+
+
+def _config_lists(module: nn.Module, lengths: set[int]) -> list[list[Any]]:
+    """Lists of a transformers config with one entry a layer."""
+    config = getattr(module, "config", None)
+    lists = []
+    for value in vars(config).values() if config is not None else ():
+        if isinstance(value, (list, tuple)) and len(value) in lengths:
+            lists.append([repr(v) for v in value])
+    return lists
+
+
+def _repetition(sequence: Sequence[Any]) -> tuple[int, int]:
+    """(prefix, period) with the smallest sum such that sequence[i] == sequence[i + period] from the prefix on."""
+    n = len(sequence)
+    best = (n, 1)
+    for period in range(1, n // 2 + 1):
+        prefix = n - period
+        while prefix > 0 and sequence[prefix - 1] == sequence[prefix - 1 + period]:
+            prefix -= 1
+        if prefix + period < sum(best):
+            best = (prefix, period)
+    return best
+

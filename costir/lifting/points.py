@@ -1,0 +1,79 @@
+"""Where to trace: points that tell the sizes apart and that the model accepts.
+
+A model asks things of its sizes (`D % N == 0`). Points keep such relations where the base sizes have them: first only among
+widths and head counts, then among all sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from costir.lifting.fit import independent
+
+# Names that are not widths: nobody asks that a batch divide a vocabulary.
+_LOOSE = {
+    "B", "T", "S", "V", "E", "k", "L", "batch", "batch_size", "bs", "seq", "seq_len", "seqlen", "length", "tokens", "vocab",
+    "vocab_size", "layers", "n_layers", "n_layer", "num_layers", "depth", "topk", "top_k", "steps", "classes", "num_classes",
+}  # fmt: skip
+DEPTH_NAMES = {"l", "layers", "n_layers", "n_layer", "num_layers", "depth", "num_hidden_layers", "nlayers", "blocks", "n_blocks", "num_blocks"}
+_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137)
+# The second point takes each size's next prime, the third the third next: ratios stay independent, values stay small.
+_STEPS = (0, 1, 3)
+Point = dict[str, int]
+
+
+def divisors(base: Mapping[str, int], names: Sequence[str], level: int) -> dict[str, list[str]]:
+    """For each size, the sizes whose multiple it should stay: none (level 0), among widths (1), among all (2)."""
+    if level == 0:
+        return {n: [] for n in names}
+    pool = [n for n in names if level == 2 or (n if len(n) == 1 else n.lower()) not in _LOOSE]
+    return {
+        n: [d for d in pool if d != n and 1 < base[d] < base[n] and base[n] % base[d] == 0] if n in pool else []
+        for n in names
+    }  # fmt: skip
+
+
+def _granule(base: int, level: int) -> int:
+    """What a size stays a multiple of: rotary halves need even widths, patches and groups more."""
+    return 1 if level == 0 else math.gcd(base, 2 if level == 1 else 16)
+
+
+def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], level: int) -> Iterator[tuple[Point, ...]]:
+    """Triples of points, best first.
+
+    Args:
+        base: the base sizes.
+        names: the sizes to vary, in order.
+        fixed: sizes with given values at the three points (numbers of layers).
+        level: how many of the base sizes' divisibilities to keep, 0 to 2.
+    """
+    multiples = divisors(base, names, level)
+    order = sorted(names, key=lambda n: base[n])
+    for shift in range(3):
+        points: list[Point] = []
+        for trial in range(3):
+            point: Point = {}
+            for i, n in enumerate(order):
+                if n in fixed:
+                    point[n] = fixed[n][trial]
+                    continue
+                step = math.lcm(_granule(base[n], level), *(point[d] for d in multiples[n] if d in point))
+                point[n] = step * _PRIMES[i + shift + _STEPS[trial]]
+            points.append({n: point[n] for n in names})
+        if independent(points[0], points[1], names):
+            yield tuple(points)
+
+
+def near(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], free: Sequence[str], level: int) -> Iterator[tuple[Point, ...]]:
+    """Like `generic`, but the sizes in `free` stay near the base: the same order of magnitude, below and above it."""
+    for points in generic(base, names, fixed, level):
+        for low, high in ((1, 3), (1, 2), (2, 5)):
+            moved = []
+            for trial, p in enumerate(points):
+                q = dict(p)
+                for i, n in enumerate(free):
+                    q[n] = max(1, base[n] * (high + trial + i) // (low + trial + i))
+                moved.append(q)
+            if independent(moved[0], moved[1], names):
+                yield tuple(moved)

@@ -1,0 +1,113 @@
+"""Whatever a user names as the subject of an analysis, as something to analyse.
+
+    load_subject("model.py:GPT")  load_subject("config.json")  load_subject("program.pt2")  load_subject("X[B,D] . Y[D,F]")
+
+Importing this package imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from costir.errors import LoadError, NotationError, nearest
+from costir.ir import Graph
+from costir.load.family import Built, ExportedSubject, Family
+from costir.load.notation import parse
+
+EXPORTED = (".pt2",)
+
+
+def load_subject(
+    subject: str,
+    *,
+    model: str = "",
+    input: Sequence[str] = (),
+    dtype: str = "",
+    sizes: Mapping[str, int] | None = None,
+    phase: str = "forward",
+) -> Family | Graph | ExportedSubject:
+    """Decide by its looks what a subject is, and load it.
+
+    Args:
+        subject: `model.py`, `model.py:Name`, a config.json or its folder, a `.pt2` program, or a notation string.
+        model: the class to take (`--model`).
+        input: shapes of example inputs, `x: bf16[B, T, D]` (`--input`).
+        dtype: `--dtype`.
+        sizes: base sizes (`--size`). For an exported program the reader of the program applies them.
+        phase: "forward", "backward" or "train"; a notation string has only a forward pass.
+
+    Raises:
+        LoadError: where it is nothing that can be analysed; NotationError where a notation string has a slip.
+        SizeError: where `sizes` names a size that the subject has not, or an absurd value.
+    """
+    found = _file(subject)
+    if found is None:
+        return _notation(subject, model, input, dtype, sizes or {}, phase)
+    path, name = found
+    if path.suffix == ".py":
+        from costir.load import python_file
+
+        return python_file.load(path, _one_name(name, model), input, dtype, sizes)
+    if path.suffix in EXPORTED:
+        _refuse(f"the exported program {path}", model=model, input=input, dtype=dtype)
+        return ExportedSubject(str(path))
+    if path.is_dir() or path.suffix == ".json":
+        from costir.load import hf
+
+        _refuse(f"the config {path}", input=input)
+        return hf.load(path, model, dtype, sizes, phase)
+    raise LoadError(
+        f"{path} is no .py, .json or .pt2 file", "give a Python file, a config.json, an exported program or a notation"
+    )
+
+
+def _file(subject: str) -> tuple[Path, str] | None:
+    """The existing file that a subject names, and the name after a colon; None where there is no such file."""
+    for text, name in ((subject, ""), subject.rpartition(":")[::2]):
+        try:
+            if text.strip() and Path(text).exists():
+                return Path(text), name
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _one_name(name: str, model: str) -> str:
+    if name and model and name != model:
+        raise LoadError(f"the subject names {name!r} and --model names {model!r}", "give one of them")
+    return name or model
+
+
+def _refuse(what: str, **options: object) -> None:
+    given = [k for k, v in options.items() if v]
+    if given:
+        raise LoadError(f"{what} takes no --{given[0]}", "leave it out")
+
+
+def _notation(subject: str, model: str, input: Sequence[str], dtype: str, sizes: Mapping[str, int], phase: str) -> Graph:
+    if "[" not in subject:
+        raise _no_such_file(subject)
+    _refuse("a notation string", model=model, input=input)
+    if phase != "forward":
+        raise LoadError(
+            f"a notation string has no {phase} phase", "write the backward products as strings of their own, or a Python file"
+        )
+    return parse(subject, dtype, sizes)
+
+
+def _no_such_file(subject: str) -> LoadError:
+    """No such file, with the nearest names in its folder."""
+    shown = subject if len(subject) <= 120 else subject[:117] + "..."
+    text = subject.rpartition(":")[0] if ".py:" in subject else subject
+    hint = "a notation string has brackets, as in 'X[B,D] . Y[D,F]'"
+    try:
+        path = Path(text)
+        names = [p.name for p in path.parent.iterdir() if not p.name.startswith(".")] if path.parent.is_dir() else []
+        close = nearest(path.name, names) if names else ""
+    except (OSError, ValueError):
+        close = ""
+    return LoadError(f"no such file: {shown!r}, and it is no notation", close if close.startswith("did you mean") else hint)
+
+
+__all__ = ["Built", "ExportedSubject", "Family", "NotationError", "load_subject"]

@@ -1,0 +1,273 @@
+"""The roofline as a picture: log-log, roofs with their ridges, operators as labelled points. matplotlib is imported late."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import costir
+from costir.build import build
+from costir.document import plain_number, title
+from costir.errors import CostirError
+from costir.report import ChipInfo, Report, Row
+from costir.units import si
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from costir.analysis import Analysis
+    from costir.hardware import Chip
+
+COLORS = ("#1f5fa8", "#c2521c", "#2a7f3f", "#7a3f9d", "#8c6d00", "#a3195b")
+MOST_LABELS = 14
+DPI = 150
+SAME = 1.03  # points closer than this ratio in both directions are one point
+Box = tuple[float, float, float, float]
+Spot = tuple[float, float]
+Line = tuple[Spot, Spot]
+Label = tuple[float, float, str, str]  # where, what, colour
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One or several operators at one place: FLOP/byte, FLOP/s, share of the time, a name, the chip's index."""
+
+    x: float
+    y: float
+    share: float
+    name: str
+    chip: int
+
+
+def can_draw(r: Report) -> bool:
+    """Whether there is anything to draw: a chip, and an operator that has both FLOPs and bytes."""
+    return any(_dots(r, i) for i in range(len(r.chips)))
+
+
+def roofline_figure(analysis: Analysis, chips: Sequence[Chip]) -> Figure:
+    """The roofline of an analysis on chips, as a matplotlib figure, for notebooks.
+
+    Raises:
+        CostirError: see `figure`.
+    """
+    return figure(build(analysis, chips))
+
+
+def figure(r: Report) -> Figure:
+    """The roofline of a report.
+
+    Raises:
+        CostirError: where the report has no chip, or no operator that has both FLOPs and bytes.
+    """
+    from matplotlib.figure import Figure
+
+    if not r.chips:
+        raise CostirError("a roofline needs a chip", "add --chip h100, or .on('h100')")
+    dots = [d for i in range(len(r.chips)) for d in _dots(r, i)]
+    if not dots:
+        raise CostirError("no operator has both FLOPs and bytes, so there is nothing to draw", "see the table instead")
+    fig = Figure(figsize=(9.2, 5.6), dpi=DPI, layout="constrained")
+    axes = fig.add_subplot()
+    low, high, bottom, top = _frame(r, dots)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, top))
+    axes.set_xlabel("arithmetic intensity (FLOP/byte)")
+    axes.set_ylabel("attainable rate (FLOP/s)")
+    axes.yaxis.set_major_formatter(lambda v, _: si(v, ""))
+    axes.xaxis.set_major_formatter(lambda v, _: plain_number(v))
+    axes.set_title(_title(r), loc="left", fontsize=10)
+    axes.grid(True, which="major", color="#e4e4e4", linewidth=0.7, zorder=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    lines: list[Line] = []
+    for i, chip in enumerate(r.chips):
+        lines += _roof(axes, chip, COLORS[i % len(COLORS)], low, high)
+    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    caption = "area and %: share of the time" + (f" on {r.chips[0].name}" if len(r.chips) > 1 else "")
+    axes.annotate(caption, (1, 0), (-6, 6), "axes fraction", "offset points", ha="right", fontsize=8, color="#666666")
+    for d in dots:
+        area, color = 18 + 260 * d.share, COLORS[d.chip % len(COLORS)]
+        axes.scatter([d.x], [d.y], s=area, color=color, edgecolors="white", linewidths=0.8, zorder=4)
+    _label(axes, [*_ridges(r), *[_operator_label(d) for d in dots if d.chip == 0][:MOST_LABELS]], dots, lines)
+    return fig
+
+
+def picture(r: Report, kind: str) -> bytes:
+    """The figure as a file; the same report gives the same bytes. `kind` is "svg" or "png".
+
+    Raises:
+        CostirError: for another kind, and see `figure`.
+    """
+    import matplotlib
+
+    if kind not in ("svg", "png"):
+        raise CostirError(f"a plot cannot be written as {kind!r}", "give a file that ends in .svg or .png")
+    out = io.BytesIO()
+    by = f"costir {costir.__version__}"
+    metadata: dict[str, Any] = (
+        {"Date": None, "Title": f"{by}: roofline of {r.subject}", "Creator": by} if kind == "svg" else {"Software": by}
+    )
+    with matplotlib.rc_context({"svg.hashsalt": "costir", "font.family": ["DejaVu Sans"]}):
+        figure(r).savefig(out, format=kind, metadata=metadata)
+    return out.getvalue()
+
+
+def _title(r: Report) -> str:
+    sizes = ", ".join(f"{n}={v}" for n, v in r.sizes.items())
+    lines, line = [f"Roofline of {title(r)}"], ""
+    for part in sizes.split(", "):
+        if len(line) + len(part) > 110:
+            lines.append(line)
+            line = ""
+        line += (", " if line else "") + part
+    return "\n".join([*lines, line] if line else lines)
+
+
+def _dots(r: Report, chip: int) -> list[Dot]:
+    """The operators as points, those at one place merged, most time first."""
+    whole = sum(row.times[chip].lower or 0.0 for row in r.rows) or 1.0
+    out: list[Dot] = []
+    for row in sorted(r.rows, key=lambda row: -(row.times[chip].lower or 0.0)):
+        x, work, time = row.quantities["intensity"].number, row.quantities["flops"].number, row.times[chip].lower
+        if not x or not work or not time:
+            continue
+        new = Dot(float(x), float(work) / time, time / whole, _name(row), chip)
+        near = next((i for i, d in enumerate(out) if _close(d, new)), None)
+        if near is None:
+            out.append(new)
+        else:
+            out[near] = _merged(out[near], new)
+    return sorted(out, key=lambda d: -d.share)
+
+
+def _close(a: Dot, b: Dot) -> bool:
+    return max(a.x / b.x, b.x / a.x) < SAME and max(a.y / b.y, b.y / a.y) < SAME
+
+
+def _merged(a: Dot, b: Dot) -> Dot:
+    names = list(dict.fromkeys([*a.name.split(", "), b.name]))
+    return Dot(a.x, a.y, a.share + b.share, ", ".join(names), a.chip)
+
+
+def _name(row: Row) -> str:
+    """A short name: the module's last part and the operator."""
+    parts = [p for p in row.path.split(".") if p != "*"]
+    return f"{parts[-1] if parts else ''} {row.name}".strip()
+
+
+def _short(name: str) -> str:
+    """At most two of several names."""
+    names = name.split(", ")
+    return name if len(names) <= 2 else f"{names[0]}, {names[1]} + {len(names) - 2} more"
+
+
+def _frame(r: Report, dots: Sequence[Dot]) -> Box:
+    """The limits of the axes: every point, every ridge, and room around them."""
+    ridges = [p / c.bandwidth for c in r.chips for p in c.peaks.values()]
+    xs, ys = [*(d.x for d in dots), *ridges], [*(d.y for d in dots), *(p for c in r.chips for p in c.peaks.values())]
+    return min(xs) / 4, max(xs) * 8, min(ys) / 5, max(ys) * 4
+
+
+def _roof(axes: Axes, chip: ChipInfo, color: str, low: float, high: float) -> list[Line]:
+    """The slope of the memory, one flat roof per compute type with its ridge, and the vector unit's roof, dashed."""
+    peak = max(chip.peaks.values(), default=chip.vector or chip.bandwidth)
+    ridge = peak / chip.bandwidth
+    label = f"{chip.name}: memory {si(chip.bandwidth, 'B/s')}"
+    axes.plot([low, ridge], [low * chip.bandwidth, peak], color=color, linewidth=1.8, zorder=2, label=label)
+    lines = [((low, low * chip.bandwidth), (ridge, peak))]
+    for dtype, p in chip.peaks.items():
+        x = p / chip.bandwidth
+        axes.plot([x, high], [p, p], color=color, linewidth=1.8, zorder=2)
+        axes.plot([x, x], [axes.get_ylim()[0], p], color=color, linewidth=0.8, linestyle=":", zorder=1)
+        axes.annotate(
+            f"{dtype} {si(p, 'FLOP/s')}", (high, p), (-3, 4), textcoords="offset points", ha="right", fontsize=8, color=color
+        )
+        axes.plot([x], [p], marker="D", markersize=5, color=color, markeredgecolor="white", zorder=4)
+        lines += [((x, p), (high, p)), ((x, axes.get_ylim()[0]), (x, p))]
+    if chip.vector is not None and chip.vector < peak:
+        axes.plot([chip.vector / chip.bandwidth, high], [chip.vector] * 2, color=color, linewidth=1, linestyle="--", zorder=1)
+        text = f"vector {si(chip.vector, 'FLOP/s')}"
+        axes.annotate(text, (high, chip.vector), (-3, 4), textcoords="offset points", ha="right", fontsize=8, color=color)
+        lines.append(((chip.vector / chip.bandwidth, chip.vector), (high, chip.vector)))
+    return lines
+
+
+def _ridges(r: Report) -> list[Label]:
+    """The ridge of every compute type of every chip."""
+    colors = [COLORS[i % len(COLORS)] for i in range(len(r.chips))]
+    return [
+        (p / c.bandwidth, p, f"ridge {plain_number(p / c.bandwidth)} FLOP/B", k)
+        for c, k in zip(r.chips, colors, strict=True)
+        for p in c.peaks.values()
+    ]
+
+
+def _operator_label(d: Dot) -> Label:
+    share = f"{d.share:.0%}" if d.share >= 0.005 else "<1%"
+    return d.x, d.y, f"{_short(d.name)} {share}", "black"
+
+
+def _label(axes: Axes, labels: Sequence[Label], dots: Sequence[Dot], lines: Sequence[Line]) -> None:
+    """Each label at the nearest free place around its point, with a thin line where that is not beside it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    fig = axes.get_figure()
+    FigureCanvasAgg(fig).draw()
+    pixel: Callable[[float, float], Spot] = lambda x, y: tuple(axes.transData.transform((x, y)))
+    taken = [_around(pixel(d.x, d.y), 7) for d in dots] + [_around(pixel(x, y), 5) for x, y, _, _ in labels]
+    taken += [_around(spot, 2) for line in lines for spot in _along(pixel(*line[0]), pixel(*line[1]))]
+    legend = axes.get_legend()
+    taken += [t.get_window_extent().extents for t in (*axes.texts, *([legend] if legend is not None else []))]
+    frame = axes.get_window_extent().extents
+    for x, y, words, color in labels:
+        text = axes.annotate(words, (x, y), (0, 0), textcoords="offset points", fontsize=8, color=color, zorder=5)
+        size, spot = text.get_window_extent(), pixel(x, y)
+        boxes = (
+            (spot[0] + dx, spot[1] + dy, spot[0] + dx + size.width, spot[1] + dy + size.height)
+            for dx, dy in _places(size.width, size.height)
+        )
+        free = next((b for b in boxes if _inside(b, frame) and not any(_overlap(b, t) for t in taken)), None)
+        if free is None:
+            text.remove()
+            continue
+        taken.append(free)
+        text.set_position(((free[0] - spot[0]) * 72 / DPI, (free[1] - spot[1]) * 72 / DPI))
+        _lead(axes, spot, free)
+
+
+def _around(spot: Spot, r: float) -> Box:
+    return spot[0] - r, spot[1] - r, spot[0] + r, spot[1] + r
+
+
+def _along(a: Spot, b: Spot) -> Iterable[Spot]:
+    """Places along a line, close together."""
+    steps = max(int(math.dist(a, b) / 6), 1)
+    return ((a[0] + (b[0] - a[0]) * i / steps, a[1] + (b[1] - a[1]) * i / steps) for i in range(steps + 1))
+
+
+def _places(width: float, height: float) -> Iterable[tuple[float, float]]:
+    """Offsets of a label's lower left corner from its point, nearest first, in pixels."""
+    for radius in range(12, 320, 14):
+        for k in range(12):
+            angle = math.pi * k / 6
+            across, up = radius * math.cos(angle), radius * math.sin(angle)
+            yield across - (width if across < -1 else 0 if across > 1 else width / 2), up - height / 2
+
+
+def _inside(box: Box, frame: Box) -> bool:
+    return box[0] > frame[0] + 4 and box[1] > frame[1] + 4 and box[2] < frame[2] - 4 and box[3] < frame[3] - 4
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] + 2 and b[0] < a[2] + 2 and a[1] < b[3] + 2 and b[1] < a[3] + 2
+
+
+def _lead(axes: Axes, point: tuple[float, float], box: Box) -> None:
+    """A thin line from a point to the nearest edge of its label, where they are apart."""
+    nearest = (min(max(point[0], box[0]), box[2]), min(max(point[1], box[1]), box[3]))
+    if math.dist(point, nearest) < 18:
+        return
+    (x0, y0), (x1, y1) = (axes.transData.inverted().transform(p) for p in (point, nearest))
+    axes.plot([x0, x1], [y0, y1], color="#888888", linewidth=0.6, zorder=3)

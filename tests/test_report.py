@@ -1,0 +1,134 @@
+"""Reports: the rows are all there, once, with the numbers that the sample's costs give by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_samples import SIZES, sample, with_unknown
+
+from costir.build import build, default_unknown
+from costir.errors import ChipError, SizeError
+from costir.grouping import groups, sum_of, time_of
+from costir.hardware import load_chip
+from costir.report import QUANTITIES, base_of
+
+ROUND = str(Path(__file__).parent / "golden" / "round.toml")
+B, T, D, F, L = (SIZES[n] for n in "BTDFL")
+
+
+def row(report, path):
+    (found,) = [r for r in report.rows if f"{r.path} {r.name}" == path]
+    return found
+
+
+def test_numbers_of_a_row_by_hand():
+    up = row(build(sample()), "layers.*.mlp.up mm")
+    assert up.count.number == 3
+    assert up.quantities["flops"].number == 3 * 2 * 4 * 32 * 1024 * 4096
+    assert up.quantities["bytes"].number == 3 * 2 * (4 * 32 * 1024 + 1024 * 4096 + 4 * 32 * 4096)
+    assert up.quantities["intensity"].number == pytest.approx(
+        4 * 32 * 1024 * 4096 / (4 * 32 * 1024 + 1024 * 4096 + 4 * 32 * 4096)
+    )
+    assert (up.source, up.op, up.status) == ("model.py:12", "aten.mm.default", "costed")
+
+
+@pytest.mark.parametrize("name", [q for q in QUANTITIES if q != "intensity"])
+def test_rows_add_up_to_the_total(name):
+    report = build(sample())
+    assert sum_of(report.rows, name) == report.totals[name].number == sum(r.quantities[name].number for r in report.rows)
+
+
+def test_free_calls_are_no_rows_but_are_counted():
+    report = build(sample())
+    assert report.free == 1
+    assert all(r.status != "free" for r in report.rows)
+
+
+def test_equal_operators_are_one_row():
+    again = [n for n in sample().costed.nodes if n.call.op == "aten.add.Tensor"]
+    once, twice = build(sample()), build(sample(again))
+    assert len(twice.rows) == len(once.rows)
+    assert row(twice, "layers.* add").count.number == 6
+    assert twice.totals["flops"].number - once.totals["flops"].number == 3 * B * T * D
+
+
+def test_times_on_a_chip_by_hand():
+    """Rates are 1e14 FLOP/s and 1e12 B/s, vector 1e13."""
+    report = build(sample(), [load_chip(ROUND)])
+    up = row(report, "layers.*.mlp.up mm").times[0]
+    assert up.compute == pytest.approx(3 * 2 * B * T * D * F / 1e14)
+    assert up.memory == pytest.approx(3 * 2 * (B * T * D + D * F + B * T * F) / 1e12)
+    assert up.lower == max(up.compute, up.memory)
+    assert up.upper == pytest.approx(up.compute + up.memory)
+    assert up.binds == "memory" if up.memory > up.compute else "compute"
+    gelu = row(report, "layers.*.mlp gelu").times[0]
+    assert gelu.vector == pytest.approx(3 * 5 * B * T * F / 1e13)
+    assert report.chips[0].times.lower == pytest.approx(time_of(report.rows, 0))
+    assert report.chips[0].peaks == {"bf16": 1e14}
+    assert report.chips[0].vector == 1e13
+
+
+def test_threshold_of_a_row_is_where_its_times_meet():
+    report = build(sample(), [load_chip(ROUND)])
+    threshold = row(report, "layers.*.mlp.up mm").thresholds[0]
+    n = threshold.at_base
+    assert threshold.unknown == "tokens"
+    assert 2 * n * D * F / 1e14 == pytest.approx(2 * (n * D + D * F + n * F) / 1e12)
+
+
+def test_unknown_operators_make_the_report_incomplete_and_have_no_numbers():
+    report = build(with_unknown(), [load_chip(ROUND)])
+    assert build(sample()).complete
+    assert not report.complete
+    scan, mix = row(report, "layers.*.mixer scan"), row(report, "layers.*.mixer mix")
+    assert scan.quantities["flops"].number is None
+    assert scan.quantities["bytes"].number is None
+    assert scan.times[0].lower is None
+    assert mix.quantities["matmul_flops"].number == 3 * 2 * B * T * D
+    assert mix.quantities["intensity"].number is None
+    assert report.chips[0].times.upper is None
+
+
+def test_groups_follow_the_modules_in_order_of_use():
+    found = groups(build(sample()).rows)
+    assert [(g.path, [r.name for r in g.rows]) for g in found] == [
+        ("", ["embedding"]),
+        ("layers.*", ["native_layer_norm", "add"]),
+        ("layers.*.mlp", ["mm", "gelu", "mm"]),
+        ("", ["relu", "neg", "mm"]),
+    ]
+    assert [None if g.repeat is None else str(g.repeat.expr) for g in found] == [None, "L", "L", None]
+
+
+def test_small_rows_are_summed_up_never_dropped():
+    report = build(with_unknown(), [load_chip(ROUND)])
+    found = groups(report.rows, brief=True)
+    assert [r.name for g in found for r in g.small] == ["relu", "neg"]
+    assert sorted(id(r) for g in found for r in (*g.rows, *g.small)) == sorted(id(r) for r in report.rows)
+    assert "scan" in [r.name for g in found for r in g.rows]
+
+
+def test_the_size_that_is_solved_for():
+    assert default_unknown(sample()) == "tokens"
+    assert base_of("tokens", SIZES) == base_of("B*T", SIZES) == 128
+    assert build(sample(), [load_chip(ROUND)], unknown="D").chips[0].threshold.unknown == "D"
+    with pytest.raises(SizeError, match="Q"):
+        build(sample(), [load_chip(ROUND)], unknown="Q")
+
+
+def test_a_sweep_is_the_analysis_at_each_point():
+    points = [{"T": 32}, {"T": 64}, {"T": 2048}]
+    report = build(sample(), [load_chip(ROUND)], sweep=points)
+    assert report.sweep[0].totals["flops"] == report.totals["flops"].number
+    assert report.sweep[0].times[0].lower == pytest.approx(report.chips[0].times.lower)
+    assert [p.sizes["T"] for p in report.sweep] == [32, 64, 2048]
+    assert report.sweep[2].totals["matmul_flops"] == 4 * B * 2048 * D * F * L + 2000 * B * 2048 * D
+    assert [p.times[0].binds for p in report.sweep] == ["memory", "compute", "compute"]
+    with pytest.raises(SizeError, match="Q"):
+        build(sample(), sweep=[{"Q": 1}])
+
+
+def test_a_chip_without_the_type_is_an_error():
+    with pytest.raises(ChipError, match="bfloat16"):
+        build(sample(), [load_chip("v100_sxm2_32")])

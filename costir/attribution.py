@@ -3,21 +3,82 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from costir import sampling
 from costir import symbolic as sym
-from costir.ir import SHORT_DTYPE, Call, Node, Tensor
+from costir.ir import SHORT_DTYPE, Call, Conventions, Graph, Node, Tensor
 from costir.sampling import Point, Values
 from costir.symbolic import Expr
 
-if TYPE_CHECKING:
-    from costir.check import Subject
-
 MOST = 400
+
+
+class Subject(Protocol):
+    """What is checked against: an analysis, or anything with these attributes."""
+
+    @property
+    def graph(self) -> Graph:
+        """The symbolic graph."""
+        ...
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Its operators with their costs."""
+        ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Base values of the sizes."""
+        ...
+
+    @property
+    def conventions(self) -> Conventions:
+        """What was counted."""
+        ...
+
+    @property
+    def flops(self) -> Expr:
+        """All FLOPs."""
+        ...
+
+    @property
+    def matmul_flops(self) -> Expr:
+        """FLOPs of contractions."""
+        ...
+
+    @property
+    def bytes(self) -> Expr:
+        """Bytes moved."""
+        ...
+
+    @property
+    def read(self) -> Expr:
+        """Bytes read."""
+        ...
+
+    @property
+    def write(self) -> Expr:
+        """Bytes written."""
+        ...
+
+    @property
+    def params(self) -> Expr:
+        """Number of parameters."""
+        ...
+
+    @property
+    def weight_bytes(self) -> Expr:
+        """Bytes of the parameters."""
+        ...
+
+    @property
+    def intensity(self) -> Expr:
+        """FLOPs per byte."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +106,13 @@ def attribute(gap: Values, known: Sequence[Atom]) -> tuple[Atom, ...] | None:
     return None
 
 
-def part_of(gap: Values, known: Sequence[Atom]) -> tuple[Atom, Expr] | None:
-    """The part of which the gap is a simple share or multiple (1/2, 2, ...), with that number."""
+def part_of(gap: Values, known: Sequence[Atom], most: int) -> tuple[Atom, Expr] | None:
+    """The part of which the gap is a simple share (1/4, 1/2, 2/3, ...) or multiple up to `most`, with that number."""
     if not any(gap) or any(g < 0 for g in gap):
         return None
     for atom in known:
         c = sampling.constant_ratio(gap, atom.values)
-        if c is not None and c.denominator <= 4 and c.numerator <= 4:
+        if c is not None and c.denominator <= 4 and c <= most:
             return atom, sym.number(c)
     return None
 

@@ -15,82 +15,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
 
 from costir import sampling, solve
 from costir import symbolic as sym
+from costir.attribution import Subject
 from costir.diagnosis import Finding, Quantity, diagnose
 from costir.errors import CostirError, FormulaError, nearest
 from costir.formula import Formula, parse_formula
 from costir.hardware import Chip
-from costir.ir import Conventions, Costed, Graph, Node, Threshold
+from costir.ir import Costed, Threshold
 from costir.roofline import times
 from costir.sampling import Point, Values, as_float, short
 from costir.symbolic import Expr
-
-
-class Subject(Protocol):
-    """What is checked against: an analysis, or anything with these attributes."""
-
-    @property
-    def graph(self) -> Graph:
-        """The symbolic graph."""
-        ...
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """Its operators with their costs."""
-        ...
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Base values of the sizes."""
-        ...
-
-    @property
-    def conventions(self) -> Conventions:
-        """What was counted."""
-        ...
-
-    @property
-    def flops(self) -> Expr:
-        """All FLOPs."""
-        ...
-
-    @property
-    def matmul_flops(self) -> Expr:
-        """FLOPs of contractions."""
-        ...
-
-    @property
-    def bytes(self) -> Expr:
-        """Bytes moved."""
-        ...
-
-    @property
-    def read(self) -> Expr:
-        """Bytes read."""
-        ...
-
-    @property
-    def write(self) -> Expr:
-        """Bytes written."""
-        ...
-
-    @property
-    def params(self) -> Expr:
-        """Number of parameters."""
-        ...
-
-    @property
-    def weight_bytes(self) -> Expr:
-        """Bytes of the parameters."""
-        ...
-
-    @property
-    def intensity(self) -> Expr:
-        """FLOPs per byte."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

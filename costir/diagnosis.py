@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from costir import sampling
 from costir import symbolic as sym
-from costir.attribution import atoms, attribute, part_of
+from costir.attribution import Subject, atoms, attribute, part_of
 from costir.laurent import Laurent
 from costir.sampling import Point, Values, constant_ratio, same, short
 from costir.symbolic import Expr
-
-if TYPE_CHECKING:
-    from costir.check import Subject
 
 ADDITIVE = ("flops", "matmul_flops", "bytes", "read", "write", "params", "weight_bytes")
 _FLOPS, _BYTES = ("flops", "matmul_flops"), ("bytes", "read", "write", "weight_bytes")
@@ -179,7 +175,7 @@ def _attributed(name: str, gap: Values, analysis: Subject, points: Sequence[Poin
             shown = f"({shown})" if amount.is_Add and sign < 0 else shown
             return Finding(False, kind, f"{verb} {words}, {mark} {shown} {unit}", sign * amount)
     for sign, kind, verb in ((1, "missing", "misses"), (-1, "extra", "has too much:")):
-        share = part_of(tuple(sign * g for g in gap), known)
+        share = part_of(tuple(sign * g for g in gap), known, 1 if sign > 0 else 3)
         if share is not None:
             atom, c = share
             return Finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from costir import ir
-from costir.grouping import Group, groups, sum_of, time_of
+from costir.grouping import Group, combined, groups, sum_of, time_of
 from costir.page import Cell, Column, Document, Entry, Fact, Table
 from costir.report import ChipInfo, Quantity, Report, Row, Times, plain
 from costir.symbolic import Expr, gather, show, simplify
@@ -55,7 +55,7 @@ def change(threshold: ir.Threshold | None, base: float) -> str:
         return "never" if threshold.below != threshold.above else ""
     if value <= min(base, 1):
         return "never"
-    return f"{threshold.unknown} {'>' if base <= value else '<'} {plain_number(value)}"
+    return f"{threshold.unknown} {'>'} {plain_number(value)}"
 
 
 def conventions_text(conventions: ir.Conventions) -> str:
@@ -75,6 +75,8 @@ def chip_text(chip: ChipInfo) -> str:
 
 def label(row: Row, group: str) -> str:
     """A row's name inside its group: the module's last part and the operator."""
+    if row.path == row.phase:  # the optimizer is its own module
+        return row.name
     inside = row.path[len(group) :].lstrip(".") if row.path.startswith(group) else row.path
     return f"{inside} {row.name}".strip()
 
@@ -110,8 +112,9 @@ def operators(r: Report, brief: bool = True) -> Table:
     for phase in phases:
         rows = [row for row in r.rows if row.phase == phase]
         if len(phases) > 1:
+            lines += [Entry("rule")] if lines else []
             lines.append(Entry("phase", _summary(phase, None, rows, r, formulas)))
-        for group in groups(rows, brief):
+        for group in groups(combined(rows) if brief else rows, brief):
             lines.extend(_group(group, r, formulas))
     lines.append(Entry("rule"))
     lines.append(Entry("total", _summary("total", None, r.rows, r, formulas)))

@@ -351,12 +351,26 @@ def _split(text: str, t: Token, known: frozenset[str], opens: bool) -> Iterator[
                 best[i] = (part, *rest)
     parts = best[0]
     if parts is None:
-        raise fail(text, t, f"{word[:40]!r} is not a size here", _known_hint(word, known))
+        known_until = _spelled(word, known)
+        part = word[known_until:]
+        where = f", in {word[:40]!r}" if known_until else ""
+        raise fail(
+            text, replace(t, at=t.at + known_until), f"{part[:40]!r} is not a size here{where}", _known_hint(part, known)
+        )
     at = t.at
     for k, part in enumerate(parts):
         kind = "name" if part in known else "call"
         yield replace(t, kind=kind, value=part, at=at, space=t.space if k == 0 else False)
         at += len(part)
+
+
+def _spelled(word: str, known: frozenset[str]) -> int:
+    """How many letters from the left are a run of known names, at most."""
+    reach = {0}
+    for i in range(len(word)):
+        if i in reach:
+            reach |= {i + len(n) for n in known if n and word.startswith(n, i)}
+    return max(reach)
 
 
 def _known_hint(word: str, known: frozenset[str]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from costir.report import Quantity, Row
+from costir.report import Quantity, Row, Times
+from costir.symbolic import total
 
 # A row below this share of every total (FLOPs, bytes, time on each chip) is summed up with its like in a short report.
 SMALL = 0.005
@@ -96,6 +97,47 @@ def _bigness(rows: Sequence[Row]) -> dict[int, bool]:
         id(r): r.status not in ("costed", "free") or any(m(r) >= b > 0 for m, b in zip(measures, bounds, strict=True))
         for r in rows
     }
+
+
+def combined(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """For a short report: the optimizer's calls of one operator, one per shape of parameter, as one row."""
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for i, row in enumerate(rows):
+        known = row.phase == "optimizer" and row.status == "costed"
+        alike.setdefault((row.path, row.op) if known else (str(i),), []).append(row)
+    return tuple(_one(members) for members in alike.values())
+
+
+def _one(rows: Sequence[Row]) -> Row:
+    if len(rows) == 1:
+        return rows[0]
+    names = [n for n in rows[0].quantities if n != "intensity"]
+    quantities = {n: _add([r.quantities[n] for r in rows]) for n in names}
+    quantities["intensity"] = _ratio(quantities["flops"], quantities["bytes"])
+    times = tuple(_add_times([r.times[i] for r in rows]) for i in range(len(rows[0].times)))
+    return replace(rows[0], count=_add([r.count for r in rows]), quantities=quantities, times=times)
+
+
+def _ratio(a: Quantity, b: Quantity) -> Quantity:
+    if a.expr is None or b.expr is None or a.value is None or not b.value:
+        return Quantity(None, None)
+    return Quantity(a.expr / b.expr, a.value / b.value)
+
+
+def _add(quantities: Sequence[Quantity]) -> Quantity:
+    exprs, values = [q.expr for q in quantities], [q.value for q in quantities]
+    known = [e for e in exprs if e is not None], [v for v in values if v is not None]
+    return Quantity(total(known[0]), total(known[1])) if None not in exprs else Quantity(None, None)
+
+
+def _add_times(times: Sequence[Times]) -> Times:
+    def add(name: str) -> float | None:
+        values = [getattr(t, name) for t in times]
+        return None if None in values else sum(values)
+
+    compute, vector, memory, lower, upper = (add(n) for n in ("compute", "vector", "memory", "lower", "upper"))
+    binds = {t.binds for t in times}
+    return Times(compute, vector, memory, lower, upper, binds.pop() if len(binds) == 1 else "")
 
 
 def sum_of(rows: Sequence[Row], name: str) -> int | float | None:

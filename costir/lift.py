@@ -46,7 +46,22 @@ class _Run:
         return trace.run(self.family, {n: full[n] for n in self.family.sizes}, self.phase, self.optimizer)
 
 
-def lift(family: Family, phase: str = "forward", optimizer: Any = None) -> Graph:
+@dataclass(frozen=True)
+class Lifted:
+    """A graph, and what the base itself ran where that could not be matched with the other points.
+
+    Attributes:
+        graph: the symbolic graph.
+        witness: the calls of the base trace with concrete sizes; empty where they took part in the fit.
+        point: the sizes of the witness (fewer layers than the base where layers repeat).
+    """
+
+    graph: Graph
+    witness: tuple[Event, ...] = ()
+    point: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def lift(family: Family, phase: str = "forward", optimizer: Any = None) -> Lifted:
     """The graph of a family, every size symbolic.
 
     Args:
@@ -67,7 +82,7 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None) -> Graph
     if not names:
         return _assemble(run, [base], base, [], {})
     found = _vary(run, base, names)
-    if isinstance(found, Graph):
+    if isinstance(found, Lifted):
         return found
     stuck = _stuck(run, base, names)
     ties = _ties(run, base, stuck)
@@ -76,7 +91,7 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None) -> Graph
     if not stuck or not rest:
         raise found
     again = _vary(dataclasses.replace(run, ties=ties), base, rest, tuple(pinned))
-    if isinstance(again, Graph):
+    if isinstance(again, Lifted):
         return again
     raise again
 
@@ -90,21 +105,21 @@ def _depth(family: Family, phase: str) -> layers.Depth:
     return layers.find(module, family.sizes, family.depth) if module is not None else layers.Depth()
 
 
-def _vary(run: _Run, base: Trace, names: list[str], pinned: Sequence[str] = ()) -> Graph | CostirError:
+def _vary(run: _Run, base: Trace, names: list[str], pinned: Sequence[str] = ()) -> Lifted | CostirError:
     """Try points until the traces at them agree with the base in structure and fit formulas."""
     fixed = {n: run.depth.values(run.family.sizes[n])[:3] for n in run.depth.names}
     first: CostirError | None = None
     for level in (1, 2, 0):
         for points in itertools.islice(generic(run.family.sizes, names, fixed, level), 1):
             outcome = _attempt(run, base, names, points, level, pinned)
-            if isinstance(outcome, Graph):
+            if isinstance(outcome, Lifted):
                 return outcome
             first = first or outcome
     assert first is not None
     return first
 
 
-def _attempt(run: _Run, base: Trace, names: list[str], points: tuple[Point, ...], level: int, pinned: Sequence[str]) -> Graph | CostirError:
+def _attempt(run: _Run, base: Trace, names: list[str], points: tuple[Point, ...], level: int, pinned: Sequence[str]) -> Lifted | CostirError:
     """Trace at the points; where the program takes another branch there than at the base, move them into the base's regime."""
     fill = {n: run.family.sizes[n] for n in pinned}
     points = tuple({**p, **fill} for p in points)
@@ -181,7 +196,7 @@ def _runs_alike(run: _Run, base: Trace, point: Mapping[str, int]) -> bool:
         return False
 
 
-def _assemble(run: _Run, traces: list[Trace], base: Trace, names: list[str], pinned: Mapping[str, str]) -> Graph:
+def _assemble(run: _Run, traces: list[Trace], base: Trace, names: list[str], pinned: Mapping[str, str]) -> Lifted:
     """Match the traces and fit every number."""
     known: dict[Key, Key] = {}
 
@@ -209,12 +224,12 @@ def _assemble(run: _Run, traces: list[Trace], base: Trace, names: list[str], pin
     constraints += [
         Constraint(sp.Eq(size(n), math.prod(size(o) for o in others), evaluate=False), "the model asks for it") for n, others in run.ties.items()
     ]
-    constraints += conditions(checked, lifter.fit) if names else []
+    constraints += conditions(checked, base, lifter.fit) if names else []
     constraints += lifter.whole()
     if run.depth.period > 1 or run.depth.prefix:
         constraints += _depth_constraints(run)
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(dict.fromkeys(constraints)), tuple(notes))
-    return graph
+    return Lifted(graph) if base in checked else Lifted(graph, base.events, base.sizes)
 
 
 def _depth_constraints(run: _Run) -> list[Constraint]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from costir.hardware import Chip
 
 COLORS = ("#1f5fa8", "#c2521c", "#2a7f3f", "#7a3f9d", "#8c6d00", "#a3195b")
-MOST_LABELS = 14
+MOST_LABELS, LEAST_LABELS = 14, 6
+SHORT_NAME = 26
 DPI = 150
 SAME = 1.03  # points closer than this ratio in both directions are one point
 Box = tuple[float, float, float, float]
@@ -90,7 +91,7 @@ def figure(r: Report) -> Figure:
     for d in dots:
         area, color = 18 + 260 * d.share, COLORS[d.chip % len(COLORS)]
         axes.scatter([d.x], [d.y], s=area, color=color, edgecolors="white", linewidths=0.8, zorder=4)
-    _label(axes, [*_ridges(r), *[_operator_label(d) for d in dots if d.chip == 0][:MOST_LABELS]], dots, lines)
+    _label(axes, [*_ridges(r), *_operator_labels(dots)], dots, lines)
     return fig
 
 
@@ -115,7 +116,7 @@ def picture(r: Report, kind: str) -> bytes:
 
 
 def _title(r: Report) -> str:
-    sizes = ", ".join(f"{n}={v}" for n, v in r.sizes.items())
+    sizes = ", ".join(f"{n}={v}" for n, v in {**r.sizes, **r.fixed}.items())
     lines, line = [f"Roofline of {title(r)}"], ""
     for part in sizes.split(", "):
         if len(line) + len(part) > 110:
@@ -158,9 +159,11 @@ def _name(row: Row) -> str:
 
 
 def _short(name: str) -> str:
-    """At most two of several names."""
+    """As many of several names as are short together, at least one, and how many more there are."""
     names = name.split(", ")
-    return name if len(names) <= 2 else f"{names[0]}, {names[1]} + {len(names) - 2} more"
+    shown = names[:2] if len(", ".join(names[:2])) <= SHORT_NAME else names[:1]
+    left = len(names) - len(shown)
+    return ", ".join(shown) + (f" + {left} more" if left else "")
 
 
 def _frame(r: Report, dots: Sequence[Dot]) -> Box:
@@ -204,9 +207,12 @@ def _ridges(r: Report) -> list[Label]:
     ]
 
 
-def _operator_label(d: Dot) -> Label:
-    share = f"{d.share:.0%}" if d.share >= 0.005 else "<1%"
-    return d.x, d.y, f"{_short(d.name)} {share}", "black"
+def _operator_labels(dots: Sequence[Dot]) -> list[Label]:
+    """The names of the operators that take most of the time on the first chip."""
+    first = [d for d in dots if d.chip == 0]
+    heavy = [d for i, d in enumerate(first) if i < LEAST_LABELS or d.share >= 0.01][:MOST_LABELS]
+    share: Callable[[Dot], str] = lambda d: f"{d.share:.0%}" if d.share >= 0.005 else "<1%"
+    return [(d.x, d.y, f"{_short(d.name)} {share(d)}", "black") for d in heavy]
 
 
 def _label(axes: Axes, labels: Sequence[Label], dots: Sequence[Dot], lines: Sequence[Line]) -> None:
@@ -221,20 +227,34 @@ def _label(axes: Axes, labels: Sequence[Label], dots: Sequence[Dot], lines: Sequ
     legend = axes.get_legend()
     taken += [t.get_window_extent().extents for t in (*axes.texts, *([legend] if legend is not None else []))]
     frame = axes.get_window_extent().extents
+    written: list[Box] = []
     for x, y, words, color in labels:
         text = axes.annotate(words, (x, y), (0, 0), textcoords="offset points", fontsize=8, color=color, zorder=5)
         size, spot = text.get_window_extent(), pixel(x, y)
-        boxes = (
-            (spot[0] + dx, spot[1] + dy, spot[0] + dx + size.width, spot[1] + dy + size.height)
-            for dx, dy in _places(size.width, size.height)
-        )
-        free = next((b for b in boxes if _inside(b, frame) and not any(_overlap(b, t) for t in taken)), None)
+        places = ((spot[0] + dx, spot[1] + dy) for dx, dy in _places(size.width, size.height))
+        boxes = ((u, v, u + size.width, v + size.height) for u, v in places)
+        free = next((b for b in boxes if _inside(b, frame) and _free(b, taken) and _reaches(spot, b, written)), None)
         if free is None:
             text.remove()
             continue
         taken.append(free)
+        written.append(free)
         text.set_position(((free[0] - spot[0]) * 72 / DPI, (free[1] - spot[1]) * 72 / DPI))
-        _lead(axes, spot, free)
+        taken += [_around(p, 1) for p in _lead(axes, spot, free)]
+
+
+def _free(box: Box, taken: Sequence[Box]) -> bool:
+    return not any(_overlap(box, t) for t in taken)
+
+
+def _reaches(spot: Spot, box: Box, written: Sequence[Box]) -> bool:
+    """Whether the line from a point to its label crosses no other label."""
+    return all(_free(_around(p, 0), written) for p in _along(spot, _edge(spot, box)))
+
+
+def _edge(spot: Spot, box: Box) -> Spot:
+    """The place in a box that is nearest to a point."""
+    return min(max(spot[0], box[0]), box[2]), min(max(spot[1], box[1]), box[3])
 
 
 def _around(spot: Spot, r: float) -> Box:
@@ -249,9 +269,9 @@ def _along(a: Spot, b: Spot) -> Iterable[Spot]:
 
 def _places(width: float, height: float) -> Iterable[tuple[float, float]]:
     """Offsets of a label's lower left corner from its point, nearest first, in pixels."""
-    for radius in range(12, 320, 14):
-        for k in range(12):
-            angle = math.pi * k / 6
+    for radius in range(12, 260, 9):
+        for k in range(20):
+            angle = math.pi * k / 10
             across, up = radius * math.cos(angle), radius * math.sin(angle)
             yield across - (width if across < -1 else 0 if across > 1 else width / 2), up - height / 2
 
@@ -264,10 +284,11 @@ def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] + 2 and b[0] < a[2] + 2 and a[1] < b[3] + 2 and b[1] < a[3] + 2
 
 
-def _lead(axes: Axes, point: tuple[float, float], box: Box) -> None:
-    """A thin line from a point to the nearest edge of its label, where they are apart."""
-    nearest = (min(max(point[0], box[0]), box[2]), min(max(point[1], box[1]), box[3]))
+def _lead(axes: Axes, point: Spot, box: Box) -> Iterable[Spot]:
+    """A thin line from a point to the nearest edge of its label, where they are apart; returns where it runs."""
+    nearest = _edge(point, box)
     if math.dist(point, nearest) < 18:
-        return
+        return ()
     (x0, y0), (x1, y1) = (axes.transData.inverted().transform(p) for p in (point, nearest))
     axes.plot([x0, x1], [y0, y1], color="#888888", linewidth=0.6, zorder=3)
+    return _along(point, nearest)

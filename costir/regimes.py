@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sympy as sp
 
-from costir.errors import CostirError
-from costir.ir import Constraint, Graph
-from costir.lift import lift
+from costir.cost import cost, cost_of
+from costir.errors import CostirError, LiftError
+from costir.ir import Constraint, Graph, Node
+from costir.lift import Lifted, lift
 from costir.load.family import Family
-from costir.symbolic import Integer, size
+from costir.symbolic import Expr, Integer, Symbol, size, total
+from costir.trace import concrete
 
 _MOST = 4  # regimes besides the base's
 _CALLS = 400  # larger graphs are analysed in the base's regime alone
@@ -22,7 +26,7 @@ def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> li
     Raises:
         CostirError: where the base regime cannot be analysed.
     """
-    base = lift(family, phase, optimizer)
+    base = confirmed(lift(family, phase, optimizer))
     found = [base]
     if len(base.calls) > _CALLS:
         return found
@@ -34,7 +38,7 @@ def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> li
             continue
         other = _family_at(family, point)
         try:
-            graph = lift(other, phase, optimizer)
+            graph = confirmed(lift(other, phase, optimizer))
         except CostirError:
             continue  # that side stays outside the range of the formulas
         if not _covers(graph, point):
@@ -43,9 +47,37 @@ def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> li
     return found
 
 
-def _family_at(family: Family, point: dict[str, int]) -> Family:
-    import dataclasses
+def confirmed(lifted: Lifted) -> Graph:
+    """The graph, once its contractions cost at the base what the base run itself costs.
 
+    At sizes of 1 programs take shortcuts (a copy less, a mask less). Where these change no contraction, the formulas are
+    kept as they are for sizes from 2 on, and the difference in bytes at the base is noted.
+
+    Raises:
+        LiftError: where the contractions differ.
+    """
+    if not lifted.witness:
+        return lifted.graph
+    point = {size(n): Integer(v) for n, v in lifted.point.items()}
+    seen = _sums([Node(c, *cost_of(c)) for c in (concrete(e) for e in lifted.witness)], {})
+    said = _sums(cost(lifted.graph).nodes, point)
+    ones = ", ".join(f"{n} = 1" for n, v in lifted.point.items() if v == 1) or "the base sizes"
+    if seen[0] != said[0]:
+        raise LiftError(f"at {ones} the model runs {seen[0]} FLOPs of contractions where the formula for other sizes gives {said[0]}",
+                        "choose base sizes of 2 or more")  # fmt: skip
+    if seen[1] == said[1]:
+        return lifted.graph
+    note = f"at {ones} torch takes a shortcut: {float(seen[1] / said[1] - 1):+.1%} bytes; the formulas are those for 2 and more"
+    return dataclasses.replace(lifted.graph, notes=(*lifted.graph.notes, note))
+
+
+def _sums(nodes: Iterable[Node], point: Mapping[Symbol, Expr]) -> tuple[Expr, Expr]:
+    """Contraction FLOPs and bytes of all nodes at a point."""
+    parts = [(n.call.count * n.cost.matmul, n.call.count * n.cost.nbytes) for n in nodes]
+    return total(m.xreplace(dict(point)) for m, _ in parts), total(b.xreplace(dict(point)) for _, b in parts)
+
+
+def _family_at(family: Family, point: dict[str, int]) -> Family:
     return dataclasses.replace(family, sizes=point)
 
 

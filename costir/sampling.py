@@ -23,8 +23,8 @@ CLOSE = Fraction(1, 10**25)
 def sample(base: Point, constraints: Iterable[Constraint] = (), count: int = 8) -> list[Point]:
     """Points inside the constraints: the base first, then random ones, every third of small sizes.
 
-    Divisibility (`D % N == 0`) is repaired by multiplication; a point that breaks another condition is drawn again, and where
-    none is found there are fewer points.
+    Divisibility (`D % N == 0`) is repaired by multiplication; a point that breaks another condition is drawn again, then near
+    the base; where none is found there are fewer points.
     """
     conditions = [c.condition for c in constraints]
     draw = random.Random(20)
@@ -34,12 +34,13 @@ def sample(base: Point, constraints: Iterable[Constraint] = (), count: int = 8) 
             break
         low, high = ((1, 12), (13, 400), (1000, 1_000_000))[attempt % 3]
         point: dict[str, int] = {n: draw.randint(low, high) for n in base}
-        if attempt > count * 10:
-            point = {n: max(1, draw.randint(v // 2, v)) for n, v in base.items()}
+        if attempt > count * 10:  # multiples of the base keep divisibility, smaller values keep upper limits
+            point = {n: draw.choice((v, v * draw.randint(2, 5), max(1, v // 2))) for n, v in base.items()}
         for condition in conditions:
-            names = sym.divisibility(condition)
-            if names is not None and names[0] in point:
-                point[names[0]] *= point.get(names[1]) or int(names[1])
+            found = sym.divisibility(condition)
+            if found is not None and found[0] in point:
+                factor = value(found[1], point)
+                point[found[0]] *= int(factor) if factor and factor.denominator == 1 else 1
         at = {sym.size(n): v for n, v in point.items()}
         if all(sym.holds(c, at) for c in conditions):
             points.append(point)

@@ -214,7 +214,7 @@ def _at_base(
     for first in names:
         fixed = {n: sizes[n] for n in names if n != first}
         if b.sums is None:
-            row = _search(b, first, sizes, what)
+            row = _numeric(b, first, sizes, what)
         else:
             row = Case(b.sums[0].at(fixed), b.sums[1].at(fixed), first, sizes, b.ridge, widths).solve(what)
         if row.at_base is not None or row.value is not None:
@@ -232,6 +232,17 @@ def _merge(sums: tuple[Laurent, Laurent], names: tuple[str, ...], into: str) -> 
     work, move = Laurent.common(sums)
     a, b = work.merged(names, into), move.merged(names, into)
     return (a, b) if a is not None and b is not None else None
+
+
+def _numeric(b: _Balance, unknown: str, sizes: Mapping[str, int], what: str) -> Threshold:
+    """The threshold with numbers for all other sizes: exact where that leaves powers of the unknown, else by search."""
+    others = {sym.size(n): v for n, v in sizes.items() if n != unknown}
+    work, move = (Laurent.of(sym.evaluate(e, others)) for e in (b.work, b.move))
+    if work is None or move is None or (work.names | move.names) - {unknown}:
+        return _search(b, unknown, sizes, what)
+    row = Case(work, move, unknown, sizes, b.ridge, ()).solve(what)
+    fixed = {n: sizes[n] for n in sorted(b.names - {unknown})}
+    return replace(row, note=_join(row.note, f"at {_values(fixed)}"))
 
 
 def _search(b: _Balance, unknown: str, sizes: Mapping[str, int], what: str) -> Threshold:

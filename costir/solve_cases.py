@@ -118,8 +118,8 @@ class Case:
             return None
         if d0 < d1:
             return sym.ZERO
-        limit = quotient(top, below)
-        return limit if limit.free_symbols or limit > 0 else None
+        at_base = [c.value(self.sizes) for c in (top, below)]
+        return quotient(top, below) if at_base[0] * at_base[1] < 0 else None
 
     # ---- why there is none
 

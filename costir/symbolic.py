@@ -30,7 +30,7 @@ def size(name: str) -> Symbol:
 
 
 def number(value: int | float | str | Fraction | Expr) -> Expr:
-    """An exact number: ints and fractions as they are, floats and strings by their decimal digits (1.97e14 is a whole number)."""
+    """An exact number: ints and fractions as they are, floats and strings by their decimal digits (1.97e14 is whole)."""
     if isinstance(value, sp.Expr):
         return value
     if isinstance(value, float):
@@ -131,12 +131,12 @@ def either(conditions: Iterable[Boolean]) -> Boolean:
     return boolean(True) if sp.true in kept else cast(Boolean, sp.Or(*kept, evaluate=len(kept) < 2))
 
 
-def divisibility(condition: Any) -> tuple[str, str] | None:
-    """The names of `a % b == 0`, or None where the condition is another one."""
+def divisibility(condition: Any) -> tuple[str, Expr] | None:
+    """The name and the divisor of `name % divisor == 0`, or None where the condition is another one."""
     if isinstance(condition, sp.Eq) and isinstance(condition.lhs, sp.Mod) and condition.rhs == 0:
         a, b = condition.lhs.args
-        if a.is_Symbol and (b.is_Symbol or b.is_Integer):
-            return str(a), str(b)
+        if a.is_Symbol:
+            return str(a), b
     return None
 
 

@@ -239,11 +239,11 @@ def test_only_points_inside_the_constraints_count():
 def test_points_of_a_sample_keep_the_constraints():
     import sympy as sp
 
-    conditions = [sp.Eq(sp.Mod(D, N), 0), sp.Eq(sp.Mod(F, 2), 0), sp.Le(T, 512)]
-    points = sample({"D": 12, "N": 4, "F": 8, "T": 64}, [Constraint(c) for c in conditions])
+    conditions = [sp.Eq(sp.Mod(D, N), 0), sp.Eq(sp.Mod(F, 2 * H), 0), sp.Eq(sp.Mod(D / N, 3), 0), sp.Le(T, 512)]
+    points = sample({"D": 12, "N": 4, "F": 8, "T": 64, "H": 2}, [Constraint(c) for c in conditions])
     assert len(points) == 8
-    assert points[0] == {"D": 12, "N": 4, "F": 8, "T": 64}
-    assert all(p["D"] % p["N"] == 0 and p["F"] % 2 == 0 and p["T"] <= 512 for p in points)
+    assert points[0] == {"D": 12, "N": 4, "F": 8, "T": 64, "H": 2}
+    assert all(p["D"] % (3 * p["N"]) == 0 and p["F"] % (2 * p["H"]) == 0 and p["T"] <= 512 for p in points)
 
 
 def test_unknown_operators_are_said():
@@ -259,7 +259,7 @@ def test_unknown_operators_are_said():
         ("2BDF", FormulaError, "does not say of which quantity"),
         ("foo = 2", FormulaError, "'foo' is no quantity"),
         ("flops > 2BDF", FormulaError, "checked for equality"),
-        ("flops = 2BQ", FormulaError, "'BQ' is not a size here"),
+        ("flops = 2BQ", FormulaError, "'Q' is not a size here, in 'BQ'"),
         ("bytes = 3 ms", FormulaError, "measured in byte, not in s"),
         ("critical Q = 3", FormulaError, "'critical Q' is no quantity"),
         ("time = 3 s", CostirError, "depends on the chip"),

@@ -125,6 +125,7 @@ def test_ambiguous_places_are_said():
     [
         ("2B+*D", 4, "expected a number"),
         ("2*Q", 3, "'Q' is not a size here"),
+        ("2*BQD", 4, "'QD' is not a size here, in 'BQD'"),
         ("2*b", 3, "did you mean B?"),
         ("foo(B)", 1, "'foo' is not a size here"),
         ("(B", 3, "expected ')' to close '(' of character 1"),

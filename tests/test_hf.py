@@ -23,7 +23,8 @@ GPT2 = json.loads((EXAMPLES / "gpt2" / "config.json").read_text())
 BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
 T5 = {"model_type": "t5", "architectures": ["T5WithLMHeadModel"], "is_encoder_decoder": True, "num_layers": 6, "d_model": 512}
 WHISPER = {
-    "model_type": "whisper", "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6, "decoder_attention_heads": 6,
+    "model_type": "whisper", "encoder_layers": 4, "decoder_layers": 4,
+    "encoder_attention_heads": 6, "decoder_attention_heads": 6,
     "d_model": 384, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "vocab_size": 51865,
 }  # fmt: skip
 VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"]}
@@ -68,8 +69,8 @@ def flops(family, **sizes):
 def test_published_flops(folder, square, linear):
     """The inputs are the whole text of every sequence, with logits for every token."""
     family = load_subject(str(EXAMPLES / folder / "config.json"))
-    for B, T in ((1, 16), (3, 40)):
-        assert flops(family, B=B, T=T) == square * B * T * T + linear * B * T
+    B, T = 3, 41
+    assert flops(family, B=B, T=T) == square * B * T * T + linear * B * T
 
 
 @pytest.mark.parametrize(

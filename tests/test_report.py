@@ -9,7 +9,7 @@ from report_samples import SIZES, sample, with_unknown
 
 from costir.build import build, default_unknown
 from costir.errors import ChipError, SizeError
-from costir.grouping import groups, sum_of, time_of
+from costir.grouping import combined, groups, sum_of, time_of
 from costir.hardware import load_chip
 from costir.report import QUANTITIES, base_of
 
@@ -132,3 +132,24 @@ def test_a_sweep_is_the_analysis_at_each_point():
 def test_a_chip_without_the_type_is_an_error():
     with pytest.raises(ChipError, match="bfloat16"):
         build(sample(), [load_chip("v100_sxm2_32")])
+
+
+def test_the_optimizers_calls_are_one_row_in_a_short_report():
+    from report_samples import node, tensor
+
+    from costir.symbolic import size
+
+    steps = [
+        node("optimizer", "aten.add_.Tensor", {"self": tensor(n, n)}, tensor(n, n), size("L"), "optimizer",
+             vector=n * n, read=4 * n * n, write=2 * n * n, math="bfloat16")
+        for n in (size("D"), size("F"))
+    ]  # fmt: skip
+    report = build(sample(steps), [load_chip(ROUND)])
+    mine = [r for r in report.rows if r.phase == "optimizer"]
+    (one,) = combined(mine)
+    assert len(mine) == 2
+    assert one.count.number == 6
+    assert one.quantities["flops"].number == 3 * (D * D + F * F)
+    assert one.quantities["intensity"].number == pytest.approx(1 / 6)
+    assert one.times[0].lower == pytest.approx(3 * 6 * (D * D + F * F) / 1e12)
+    assert combined(report.rows[:-2]) == report.rows[:-2]

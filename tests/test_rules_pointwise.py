@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from formulas_pointwise import ROWS, VARIANTS, Row
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracles_pointwise import cloned, nums, read_bytes, run, tally, values, write_bytes
 from torch.utils._pytree import tree_leaves
 
@@ -160,3 +162,9 @@ def _named(value, swap):
     if isinstance(value, Tensor):
         return replace(value, shape=swap.get(tuple(map(int, value.shape)), value.shape))
     return value
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(n for n, row in ROWS.items() if row.formula)), st.integers(1, 6), st.integers(1, 6))
+def test_drawn_sizes(name, m, n):
+    check(name, ROWS[name], (m, n))

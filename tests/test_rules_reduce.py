@@ -7,6 +7,8 @@ import formulas_reduce as f
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracles_pointwise import add_up, cloned, log1p, nums, read_bytes, run, sqrt, tally, values, write_bytes
 from torch.utils._pytree import tree_leaves
 
@@ -210,6 +212,20 @@ def _renormed(row):
     norm = f.norm(2)(list(row))
     scale = 0.5 / (norm + 1e-7)
     return [x * scale for x in row]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(ROWS), st.integers(1, 5), st.integers(2, 6))
+def test_counts_at_drawn_sizes(row, m, n):
+    name, build, formula = row
+    args = build(m, n)
+    before = cloned(args)
+    call, _, bound = run(name, *args)
+    bound |= dict(zip(bound, before, strict=False))
+    cost = find(call.op).rule(call, Conventions())
+    tally()
+    formula(bound)
+    assert (cost.vector, cost.special) == tally()
 
 
 @pytest.mark.parametrize("size", SIZES)

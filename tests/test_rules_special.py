@@ -6,9 +6,10 @@ import torch
 from oracles_pointwise import Num, add_up, big, exp, log, nums, read_bytes, run, sigmoid, sqrt, tally, values, write_bytes
 from torch.utils._pytree import tree_leaves
 
-from costir.ir import Conventions, Tensor
+from costir.ir import Call, Conventions, Tensor
 from costir.ops.registry import find
 from costir.ops.table import load_rules
+from costir.symbolic import Integer
 
 load_rules()
 t = torch.randn
@@ -276,3 +277,16 @@ def test_two_results_are_two_outputs():
     call, out, _ = run("frexp", t(3))
     assert [type(o) for o in call.outputs] == [Tensor, Tensor]
     assert len(tree_leaves(out)) == 2
+
+
+def test_sparse_tensors_cost_their_stored_elements():
+    x, y = (
+        Tensor((Integer(5), Integer(4)), ref=0),
+        Tensor((Integer(5), Integer(4)), nnz=Integer(8), index_bytes=Integer(16), ref=1),
+    )
+    cost = cost_of(Call("aten.add_.Tensor", {"self": x, "other": y, "alpha": -0.1}, (x,)))
+    assert (cost.vector, cost.read, cost.write) == (16, 8 * 4 + 16 + 8 * 4, 8 * 4)
+    cost = cost_of(Call("aten.mul.Tensor", {"self": y, "other": y}, (y,)))
+    assert (cost.vector, cost.read, cost.write) == (8, 8 * 4 + 16, 8 * 4 + 16)
+    cost = cost_of(Call("aten.sparse_mask.default", {"self": x, "mask": y}, (y,)))
+    assert (cost.flops, cost.read, cost.write) == (0, 16 + 8 * 4, 8 * 4 + 16)

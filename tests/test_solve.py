@@ -226,6 +226,15 @@ def test_ceil_is_searched_over_whole_numbers():
     assert found.value is None
 
 
+def test_floor_in_another_size_leaves_an_exact_root():
+    cost = Cost(matmul=2 * B * sp.floor(D / 2) * F, read=2 * (B * D + sp.floor(D / 2) * F), write=2 * B * F, math="bfloat16")
+    found = threshold(cost, V5E, "B", {"B": 1, "D": 4097, "F": 8192})
+    scanned = brute(lambda x: 2 * x * 2048 * 8192 / C, lambda x: 2 * (x * 4097 + 2048 * 8192 + x * 8192) / W)
+    assert scanned - 1 < found.at_base < scanned
+    assert float(found.value) == found.at_base
+    assert found.note == "at D = 4097, F = 8192"
+
+
 def test_ceil_beyond_the_first_numbers():
     padded = 128 * sp.ceiling(B / 128)
     cost = Cost(matmul=2 * padded * 1024 * 1024, read=2 * (padded * 1024 + 1024**2), write=2 * padded * 1024, math="bfloat16")

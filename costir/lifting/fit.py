@@ -120,8 +120,22 @@ class Fitter:
         seen = [e for e in self.known.values() if e is not None and e.free_symbols and e.as_coeff_Add()[0] == 0]
         words = list(dict.fromkeys([*base, *seen]))[:80]
         table = [(w, v) for w, v in ((w, self.at(w)) for w in words) if all(x.is_Integer for x in v)]
+        yield from self._multiples(vector)
         yield from self._floors(table, vector)
         yield from self._affine(table, vector)
+
+    def _multiples(self, vector: Vector) -> Iterator[Expr]:
+        """A sum, floor or ceiling met before, times a product of sizes: B*(I**2/P**2 + 1)."""
+        for w in [e for e in self.known.values() if e is not None and e.free_symbols and self._is_composite(e)][:60]:
+            values = self.at(w)
+            if all(v.is_Integer and v != 0 and n % int(v) == 0 for v, n in zip(values, vector, strict=True)):
+                quotient = tuple(n // int(v) for v, n in zip(values, vector, strict=True))
+                rest = Integer(quotient[0]) if len(set(quotient)) == 1 else self.monomial(quotient)
+                if rest is not None:
+                    yield rest * w
+
+    def _is_composite(self, e: Expr) -> bool:
+        return bool(e.is_Add or e.has(sp.floor, sp.ceiling))
 
     def _floors(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
         for w, v in table:

@@ -30,17 +30,25 @@ def conflicts(base: Trace, traces: Sequence[Trace]) -> list[Guard]:
     for other in traces:
         theirs = _by_key(other)
         for key, guards in mine.items():
-            if key in theirs and {g.outcome for g in guards} != {g.outcome for g in theirs[key]}:
+            if key in theirs and {g.outcome for g in guards} != {g.outcome for g in theirs[key]} and not all(map(_is_one, guards)):
                 found.append(guards[0])
     return list(dict.fromkeys(found))
 
 
-def conditions(traces: Sequence[Trace], fit: Callable[[Sequence[int]], Expr | None]) -> list[Constraint]:
-    """What every trace agreed on, as conditions on the sizes."""
+def _is_one(g: Guard) -> bool:
+    """Whether it asks if a size that is 1 at the base is 1. Such shortcuts are checked by their cost instead: see `Lifted`."""
+    return g.left == 1 and g.right == 1
+
+
+def conditions(traces: Sequence[Trace], base: Trace, fit: Callable[[Sequence[int]], Expr | None]) -> list[Constraint]:
+    """What every trace agreed on, as conditions on the sizes; shortcuts that the base takes at 1 are none."""
     tables = [_by_key(t) for t in traces]
+    at_base = _by_key(base)
     found: dict[str, Constraint] = {}
     for key, guards in tables[0].items():
         columns = [t.get(key, []) for t in tables]
+        if key in at_base and all(map(_is_one, at_base[key])):
+            continue
         if any(len(c) != len(guards) for c in columns):
             continue
         for row in zip(*columns, strict=True):

@@ -11,6 +11,7 @@ from typing import Any
 from costir.errors import LoadError
 from costir.load.hf_sizes import section
 
+BASE_BATCH = 1
 LONGEST_BASE = 2048
 SAMPLES = 16000  # one second of sound
 MEL_FIELDS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "feature_size", "n_mels", "mel_bins")
@@ -88,7 +89,7 @@ def plan_inputs(cls: Any, config: Any, text: str, with_labels: bool) -> InputPla
     ]
     if missing:
         raise _refusal(cls, missing[0])
-    if "use_cache" in parameters:
+    if False:
         plan.options["use_cache"] = False
     if with_labels and "labels" in parameters:
         target = plan.inputs.get("decoder_input_ids") or plan.inputs.get("input_ids")
@@ -116,7 +117,7 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
         ids = {"input_ids": Input(("B", "S"), True), "decoder_input_ids": Input(("B", "T"), True)}
         limits |= {"S": limits["T"]} if limits else {}
         return InputPlan(
-            ids, {"B": 1, "T": min(base, 128), "S": min(base, 512)}, limits=limits, notes=_length_note(owner, longest, limits)
+            ids, {"B": BASE_BATCH, "T": min(base, 128), "S": min(base, 512)}, limits=limits, notes=_length_note(owner, longest, limits)
         )
     inputs = {"input_ids": Input(("B", "T"), True)}
     if "bbox" in parameters:
@@ -130,7 +131,7 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
             inputs["pixel_values"] = _image(section(config, vision))
             numbers = _side(section(config, vision))
             notes += ("sizes of vision_config other than I and P are kept as numbers",)
-    return InputPlan(inputs, {"B": 1, "T": base}, numbers, limits, vision=vision, notes=notes)
+    return InputPlan(inputs, {"B": BASE_BATCH, "T": base}, numbers, limits, vision=vision, notes=notes)
 
 
 def _positions(config: Any, owner: Any) -> int:
@@ -176,7 +177,7 @@ def _vision(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> 
     image = _image(owner)
     if not hasattr(owner, "image_size"):  # a convolutional network takes any
         image = Input(("B", getattr(owner, "num_channels", 3), "I", "I"))
-    inputs, sizes, limits = {"pixel_values": image}, {"B": 1}, dict[str, int]()
+    inputs, sizes, limits = {"pixel_values": image}, {"B": BASE_BATCH}, dict[str, int]()
     if "decoder_input_ids" in parameters or "input_ids" in parameters:
         inputs["decoder_input_ids" if "decoder_input_ids" in parameters else "input_ids"] = Input(("B", "T"), True)
         longest = _positions(config, section(config, text))
@@ -192,7 +193,7 @@ def _features(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -
     mel = next((v for n in MEL_FIELDS if type(v := getattr(config, n, None)) is int), 80)
     decoder = {"decoder_input_ids": Input(("B", "T"), True)} if "decoder_input_ids" in parameters else {}
     longest = getattr(config, "max_target_positions", 0) or 448
-    sizes = {"B": 1, **({"T": min(longest, 128)} if decoder else {})}
+    sizes = {"B": BASE_BATCH, **({"T": min(longest, 128)} if decoder else {})}
     limits = {"T": longest} if decoder else {}
     if config.model_type == "whisper":
         frames: dict[str, tuple[str, str]] = {"S": ("", "max_source_positions")}
@@ -206,9 +207,9 @@ def _samples(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) ->
     if "decoder_input_values" in parameters or "decoder_input_ids" in parameters:
         raise _refusal(cls, "decoder_input_values")
     if type(getattr(config, "max_length", None)) is int and type(getattr(config, "num_mel_bins", None)) is int:
-        return InputPlan({"input_values": Input(("B", config.max_length, config.num_mel_bins))}, {"B": 1})
+        return InputPlan({"input_values": Input(("B", config.max_length, config.num_mel_bins))}, {"B": BASE_BATCH})
     return InputPlan(
-        {"input_values": Input(("B", "T"))}, {"B": 1, "T": SAMPLES}, notes=(f"T counts samples; {SAMPLES} are 1 s",)
+        {"input_values": Input(("B", "T"))}, {"B": BASE_BATCH, "T": SAMPLES}, notes=(f"T counts samples; {SAMPLES} are 1 s",)
     )
 
 

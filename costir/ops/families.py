@@ -38,9 +38,14 @@ def targets(call: Call) -> tuple[Tensor, ...]:
     return tuple(tensors(call.args.get("self", call.args.get("input"))))
 
 
+def elements(t: Tensor) -> Expr:
+    """Elements that arithmetic meets: all by shape, of a sparse tensor the stored ones."""
+    return t.numel if t.nnz is None else t.nnz
+
+
 def count(many: Iterable[Tensor]) -> Expr:
-    """Number of elements in all of them, by shape."""
-    return total(t.numel for t in many)
+    """Number of elements in all of them."""
+    return total(elements(t) for t in many)
 
 
 def math_type(call: Call) -> str:

@@ -42,6 +42,14 @@ def _masked_select(call: Call, conventions: Conventions) -> Cost:
 
 register("masked_select", "gather", "0 FLOPs; reads tensor and mask, writes the selected elements", _masked_select)
 
+
+def _sparse_mask(call: Call, conventions: Conventions) -> Cost:
+    mask, out = tensor(call, "mask"), targets(call)[0]
+    return charge(call, read=mask.index_bytes + out.unique * out.itemsize)
+
+
+register("sparse_mask", "gather", "0 FLOPs; reads the mask's indices and the elements there, writes both", _sparse_mask)
+
 # ---- scatters ----------------------------------------------------------------------------------------------------------
 
 _REDUCTIONS = {"sum": 1, "add": 1, "prod": 1, "multiply": 1, "mul": 1, "mean": 1, "amax": 0, "amin": 0}

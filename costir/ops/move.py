@@ -29,7 +29,8 @@ register(
 )
 register(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _efficientzerotensor resize_ resize_as_ "
-    "_resize_output_ set_ record_stream empty_quantized _empty_affine_quantized _cudnn_init_dropout_state",
+    "_resize_output_ set_ record_stream _sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_with_dims "
+    "sparse_coo_tensor sparse_compressed_tensor _coalesced_ empty_quantized _empty_affine_quantized _cudnn_init_dropout_state",
     "allocation",
     "0: memory is only reserved",
     _free,

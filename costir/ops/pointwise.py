@@ -15,6 +15,7 @@ from costir.ops.families import (
     boolean,
     charge,
     count,
+    elements,
     family,
     first,
     is_one,
@@ -80,17 +81,31 @@ def _arithmetic(real: int, complex_: int, scaled: str = "") -> Any:
                 continue
             factor = call.args.get(scaled)
             extra = 0 if not scaled or is_one(factor) else (COMPLEX["mul"] if t.is_complex else 1)
-            amount = amount + t.numel * ((complex_ if t.is_complex else real) + extra)
+            amount = amount + elements(t) * ((complex_ if t.is_complex else real) + extra)
         return amount, ZERO
 
     return formula
 
 
-family(
+_ADD = _arithmetic(1, 2, "alpha")
+
+
+def _add(call: Call, conventions: Conventions) -> Cost:
+    """A sparse tensor added in place into a dense one touches its stored elements only."""
+    other = maybe(call, "other")
+    if other is None or other.nnz is None or not call.name.endswith("_") or first(call).nnz is not None:
+        vector, special = _ADD(call)
+        return charge(call, vector=vector, special=special)
+    touched = other.nnz * first(call).itemsize
+    work = other.nnz * (1 if is_one(call.args.get("alpha")) else 2)
+    return charge(call, vector=work, read=other.nbytes + touched, write=touched)
+
+
+register(
     "add add_ sub sub_ rsub subtract subtract_ _foreach_add _foreach_add_ _foreach_sub _foreach_sub_",
     "add",
-    "1 add per output, 1 more multiply where alpha is not 1 or -1; complex 2 (and 6)",
-    _arithmetic(1, 2, "alpha"),
+    "1 add per output, 1 more multiply where alpha is not 1 or -1; complex 2 (and 6); sparse: stored elements",
+    _add,
 )
 family("_add_relu _add_relu_", "add", "1 add per output; the comparison 0", _arithmetic(1, 2, "alpha"))
 family(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ def build(
     unknown: str = "",
     sweep: Sequence[Mapping[str, int]] = (),
     fixed: Mapping[str, int] | None = None,
+    critical: bool = False,
 ) -> Report:
     """The report of an analysis.
 
@@ -36,6 +38,7 @@ def build(
         unknown: the size that thresholds solve for: "B", "B*T", "tokens"; by default the first of tokens, B, the others.
         sweep: points to evaluate the totals at; sizes that a point leaves out stay at the base.
         fixed: sizes that were put in as numbers before, for the reader to see.
+        critical: solve for the critical size of the whole at every point of the sweep, too.
 
     Raises:
         SizeError: where `unknown` or a size of the sweep is none, or a point lies outside the range of the formulas.
@@ -63,7 +66,7 @@ def build(
         constraints=tuple(analysis.constraints),
         unknown=tuple(str(u) for u in analysis.unknown),
         notes=_notes(analysis, roofs),
-        sweep=_sweep(analysis, roofs, sweep) if sweep else (),
+        sweep=_sweep(analysis, roofs, sweep, unknown if critical else "") if sweep else (),
     )
 
 
@@ -194,7 +197,9 @@ def _notes(analysis: Analysis, roofs: Sequence[Roofline]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*map(str, analysis.notes), *on_chips]))
 
 
-def _sweep(analysis: Analysis, roofs: Sequence[Roofline], points: Sequence[Mapping[str, int]]) -> tuple[Point, ...]:
+def _sweep(
+    analysis: Analysis, roofs: Sequence[Roofline], points: Sequence[Mapping[str, int]], unknown: str
+) -> tuple[Point, ...]:
     """Totals at each point; times of all points at once."""
     at = [analysis.at(**p) for p in points]
     grid = {n: np.array([p[n] for p in points], dtype=float) for n in points[0]}
@@ -203,8 +208,16 @@ def _sweep(analysis: Analysis, roofs: Sequence[Roofline], points: Sequence[Mappi
     for i, (p, here) in enumerate(zip(points, at, strict=True)):
         totals = {name: plain(getattr(here, name)) for name in TOTALS}
         times = [_point_times(t, i, r.complete) for t, r in zip(timings, roofs, strict=True)]
-        out.append(Point({**analysis.sizes, **p}, totals, tuple(times)))
+        sizes = {**analysis.sizes, **p}
+        critical = [_critical(roof, sizes, unknown) for roof in roofs] if unknown else []
+        out.append(Point(sizes, totals, tuple(times), tuple(critical)))
     return tuple(out)
+
+
+def _critical(roof: Roofline, sizes: Mapping[str, int], unknown: str) -> ir.Threshold:
+    """The critical size of the whole with other base sizes."""
+    there = replace(roof.costed, graph=replace(roof.costed.graph, sizes=sizes))
+    return solve.whole(there, roof.chip, unknown)
 
 
 def _point_times(t: Timing, i: int, known: bool) -> Times:

@@ -47,7 +47,7 @@ def solve(o: argparse.Namespace) -> int:
     name = _format(o)
     if not o.chip:
         raise CostirError("a critical size needs a chip", "add for example --chip h100; costir chips lists them")
-    report = _report(o)
+    report = _report(o, critical=True)
     from costir import views
 
     _emit(views.solution(report), name, o)
@@ -58,6 +58,10 @@ def check(o: argparse.Namespace) -> int:
     """`costir check`: is the user's own formula right? Exit code 1 where it is not."""
     name = _format(o)
     formula_side(o.formula)
+    if o.sweep or o.unknown:
+        raise CostirError(
+            "a check needs neither --sweep nor --for", 'it compares at many sizes; write "critical B = ..." for a critical size'
+        )
     chips = _chips(o)
     if len(chips) > 1:
         raise CostirError("a formula is checked on one chip", "give one --chip")
@@ -112,7 +116,7 @@ def _chips(o: argparse.Namespace) -> list[Any]:
     return [load_chip(n, settings) for n in names]
 
 
-def _report(o: argparse.Namespace) -> Report:
+def _report(o: argparse.Namespace, critical: bool = False) -> Report:
     sweep = sweep_points(o.sweep)
     chips = _chips(o)
     analysis = _analysis(o)
@@ -124,7 +128,7 @@ def _report(o: argparse.Namespace) -> Report:
     from costir.build import build
 
     with _progress("solving"):
-        return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed)
+        return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical)
 
 
 def _kept(analysis: Analysis, o: argparse.Namespace) -> Analysis:

@@ -55,7 +55,7 @@ def change(threshold: ir.Threshold | None, base: float) -> str:
         return "never" if threshold.below != threshold.above else ""
     if value <= min(base, 1):
         return "never"
-    return f"{threshold.unknown} {'>'} {plain_number(value)}"
+    return f"{threshold.unknown} {'>' if base <= value else '<'} {plain_number(value)}"
 
 
 def conventions_text(conventions: ir.Conventions) -> str:
@@ -197,16 +197,21 @@ def _chip_lines(r: Report, formulas: bool) -> Iterable[Entry]:
         yield Entry("total", ("changes at", *blank, *(change(c.threshold, r.base) or "-" for c in r.chips)))
 
 
+def moving(r: Report) -> list[str]:
+    """The sizes that change over the sweep."""
+    return [n for n in r.sizes if len({p.sizes[n] for p in r.sweep}) > 1] or list(r.sweep[0].sizes)
+
+
 def sweep(r: Report) -> Table:
     """One line per point of the sweep: the sizes that move, totals, time and what binds on each chip."""
-    moving = [n for n in r.sizes if len({p.sizes[n] for p in r.sweep}) > 1] or list(r.sweep[0].sizes)
+    names = moving(r)
     chips = [
         h for c in r.chips for h in (Column(f"{c.name} time" if len(r.chips) > 1 else "time", right=True), Column("binds"))
     ]
-    columns = [*(Column(n, right=True) for n in moving), *(Column(t, right=True) for t in ("FLOPs", "bytes", "FLOP/B")), *chips]
+    columns = [*(Column(n, right=True) for n in names), *(Column(t, right=True) for t in ("FLOPs", "bytes", "FLOP/B")), *chips]
     lines = []
     for p in r.sweep:
-        cells = [str(p.sizes[n]) for n in moving]
+        cells = [str(p.sizes[n]) for n in names]
         cells += [number(p.totals[q], UNITS.get(q, ""), least=not r.complete) for q in ("flops", "bytes")]
         cells.append(_intensity(p.totals["intensity"] if r.complete else None))
         cells += [c for t in p.times for c in (seconds(t.lower), t.binds or "-")]

@@ -105,6 +105,8 @@ def _point(p: Point, r: Report) -> dict[str, Any]:
     out: dict[str, Any] = {"sizes": dict(p.sizes), "totals": dict(p.totals)}
     if r.chips:
         out["times"] = {c.name: _times(t) for c, t in zip(r.chips, p.times, strict=True)}
+    if p.thresholds:
+        out["critical"] = {c.name: t.at_base for c, t in zip(r.chips, p.thresholds, strict=True)}
     return out
 
 

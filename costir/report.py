@@ -125,11 +125,12 @@ class ChipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a sweep: its sizes, the totals there, and per chip the times of the whole."""
+    """One point of a sweep: its sizes, the totals there, per chip the times of the whole, and its critical size if asked for."""
 
     sizes: Mapping[str, int]
     totals: Mapping[str, int | float | None]
     times: tuple[Times, ...] = ()
+    thresholds: tuple[ir.Threshold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def _solution(r: Report) -> Document:
     return Document(
         f"{document.title(r)}, critical {r.unknown_size}",
         (*head, *whole),
-        tuple(t for t in tables if t.lines),
+        tuple(t for t in [*tables, *_sweep(r)] if t.lines),
         tuple(_notes(r)),
     )
 
@@ -104,6 +104,20 @@ def _threshold_cells(t: Threshold, base: float) -> tuple[Cell, ...]:
     limit = "" if t.limit is None else limit_text(t.limit)
     sides = f"{t.below} / {t.above}" if t.at_base is not None else ""
     return change(t, base) or "-", value, formula, when, limit, sides, _remark(t)
+
+
+def _sweep(r: Report) -> list[Table]:
+    """The critical size of the whole at each point of the sweep, per chip."""
+    if not r.sweep or not r.sweep[0].thresholds:
+        return []
+    moving = document.moving(r)
+    several = len(r.chips) > 1
+    critical = [Column(f"critical {r.unknown_size}{f' {c.name}' if several else ''}", right=True) for c in r.chips]
+    lines = []
+    for p in r.sweep:
+        values = ("none" if t.at_base is None else plain_number(t.at_base) for t in p.thresholds)
+        lines.append(Entry("operator", (*(str(p.sizes[n]) for n in moving), *values)))
+    return [Table((*(Column(n, right=True) for n in moving), *critical), tuple(lines), "The whole, at each point")]
 
 
 def _remark(t: Threshold) -> str:

@@ -197,6 +197,7 @@ def test_every_verb_takes_the_same_conditions(capsys):
         (["analyze", "nothing.py"], "nothing.py"),
         (["check", MATMUL, "flops = 2*B*D*"], "flops"),
         (["check", MATMUL, ""], "no formula"),
+        (["check", MATMUL, "flops = 1", "--sweep", "B=1:4"], "neither --sweep nor --for"),
         (["check", MATMUL, "time = 1", "--chip", "h100,a100"], "one chip"),
         (["chips", "h1000"], "h100"),
     ],
@@ -365,3 +366,17 @@ def test_what_the_users_file_prints_does_not_reach_stdout(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["totals"]["matmul_flops"] == {"expr": "2*B*D**2", "value": 256}
     assert "hello" in done.stderr
+
+
+def test_solve_at_every_point_of_a_sweep(capsys):
+    """I*D*F / (D*F - I*(D + F)) with I = 1.97e14/8.2e11 and F = D; none where D <= 2*I."""
+    widths = (480, 1024, 8192)
+    arguments = ("--sweep", f"D={','.join(map(str, widths))}", "--for", "B", "--chip", "tpu_v5e@book", "--format", "json")
+    code, out, _ = run(capsys, "solve", "X[B,D] . Y[D,D2] -> Z[B,D2]", "--size", "D2=8192", *arguments)
+    assert code == 0
+    ridge = 1.97e14 / 8.2e11
+    found = [p["critical"]["tpu_v5e@book"] for p in json.loads(out)["sweep"]]
+    expected = [ridge * d * 8192 / (d * 8192 - ridge * (d + 8192)) for d in widths]
+    assert found == pytest.approx(expected)
+    code, out, _ = run(capsys, "solve", "X[B,D] . Y[D,D2] -> Z[B,D2]", *arguments[:-2])
+    assert "critical B" in out

@@ -82,6 +82,13 @@ def test_published_parameters(folder, params):
     assert not module.training
 
 
+def test_one_pass_without_cache():
+    kwargs = build_on_meta(load_subject(str(EXAMPLES / "gpt2")), L=1, T=7).kwargs
+    assert kwargs.keys() == {"input_ids", "use_cache"}
+    assert kwargs["use_cache"] is False
+    assert (kwargs["input_ids"].shape, kwargs["input_ids"].dtype) == ((1, 7), torch.int64)
+
+
 @pytest.mark.parametrize(
     ("config", "sizes", "limits"),
     [

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import sympy as sp
 from report_samples import SIZES, sample, with_unknown
 
 from costir.build import build, default_unknown
+from costir.document import change
 from costir.errors import ChipError, SizeError
 from costir.grouping import combined, groups, sum_of, time_of
 from costir.hardware import load_chip
+from costir.ir import Threshold
 from costir.report import QUANTITIES, base_of
 
 ROUND = str(Path(__file__).parent / "golden" / "round.toml")
@@ -153,3 +156,11 @@ def test_the_optimizers_calls_are_one_row_in_a_short_report():
     assert one.quantities["intensity"].number == pytest.approx(1 / 6)
     assert one.times[0].lower == pytest.approx(3 * 6 * (D * D + F * F) / 1e12)
     assert combined(report.rows[:-2]) == report.rows[:-2]
+
+
+@pytest.mark.parametrize(
+    ("value", "base", "says"),
+    [(255.2, 1, "B > 255.2"), (255.2, 512, "B < 255.2"), (0.06, 1, "never"), (None, 1, "never"), (26266.6, 1, "B > 26267")],
+)
+def test_where_the_bound_changes_is_seen_from_the_base(value, base, says):
+    assert change(Threshold("whole", "B", None, value, sp.true, None), base) == says

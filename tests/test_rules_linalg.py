@@ -7,9 +7,10 @@ import pytest
 import torch
 from oracles_pointwise import Num, nums, read_bytes, run, tally, write_bytes
 
-from costir.ir import Conventions
+from costir.ir import Call, Conventions, Tensor
 from costir.ops.registry import find
 from costir.ops.table import load_rules
+from costir.symbolic import equal, evaluate, size
 
 load_rules()
 t = torch.randn
@@ -95,3 +96,10 @@ def test_complex_matrices_cost_four_times():
     real, _, _ = run("linalg_inv_ex", _spd(4))
     both, _, _ = run("linalg_inv_ex", _spd(4).to(torch.complex64))
     assert cost_of(both).vector == 4 * cost_of(real).vector
+
+
+def test_symbolic_sides_are_named_in_the_note():
+    M, N = size("M"), size("N")
+    call = Call("aten.linalg_qr.default", {"A": Tensor((M, N)), "mode": "r"}, (Tensor((M, N)), Tensor((N, N))))
+    assert cost_of(call).note == "taken as M >= N"
+    assert equal(evaluate(cost_of(call).vector, {M: 6, N: 3}), cost_of(run("linalg_qr", t(6, 3), "r")[0]).vector)

@@ -58,7 +58,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                 if n in fixed:
                     point[n] = fixed[n][trial]
                     continue
-                step = math.lcm(_granule(base[n], level), *(point[d] for d in multiples[n] if d in point))
+                step = math.lcm(_granule(base[n], level), *(point[d] * _granule(base[n] // base[d], level) for d in multiples[n] if d in point))
                 point[n] = step * _PRIMES[i + shift + _STEPS[trial]]
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import importlib.util
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -202,7 +204,25 @@ def _model_class(path: Path, data: Mapping[str, Any], config: Any, asked: str) -
             found = _class(TEXT_ONLY.get(name, name))
             if found is not None:
                 return found
-    raise LoadError(f"{path}: transformers has no model class for the type {config.model_type!r}", "name one with --model")
+    found = _class_beside(config)
+    if found is None:
+        raise LoadError(f"{path}: transformers has no model class for the type {config.model_type!r}", "name one with --model")
+    return found
+
+
+def _class_beside(config: Any) -> Any:
+    """A model class for a part that no head covers (a text or vision tower), from transformers' own file beside the configuration."""
+    from transformers import PreTrainedModel
+
+    try:
+        module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
+    except ImportError:
+        return None
+    found = [
+        c for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, PreTrainedModel) and "forward" in vars(c)
+    ]
+    own = [c for c in found if c.config_class is type(config) and not c.__name__.endswith("PreTrainedModel")]
+    return max(own, key=lambda c: ("For" in c.__name__, c.__name__.endswith("Model"), c.__name__), default=None)
 
 
 def _holder(cls: Any, config: Any) -> str:

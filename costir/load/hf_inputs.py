@@ -77,10 +77,14 @@ def plan_inputs(cls: Any, config: Any, text: str, with_labels: bool) -> InputPla
         LoadError: where no example inputs are known for the class.
     """
     parameters = inspect.signature(cls.forward).parameters
-    main = str(getattr(cls, "main_input_name", "input_ids"))
-    kind = _KINDS.get(main)
-    if kind is None or main not in parameters:
-        raise _refusal(cls, main)
+    main = getattr(cls, "main_input_name", "input_ids")
+    if (
+        not isinstance(main, str) or main not in _KINDS or main not in parameters
+    ):  # the attribute is often inherited and names another class's input
+        main = next((n for n in parameters if n in _KINDS), "")
+    if not main:
+        raise _refusal(cls, next(n for n in parameters if n != "self"))
+    kind = _KINDS[main]
     plan = kind(cls, config, text, parameters)
     missing = [
         n
@@ -89,7 +93,7 @@ def plan_inputs(cls: Any, config: Any, text: str, with_labels: bool) -> InputPla
     ]
     if missing:
         raise _refusal(cls, missing[0])
-    if False:
+    if "use_cache" in parameters:
         plan.options["use_cache"] = False
     if with_labels and "labels" in parameters:
         target = plan.inputs.get("decoder_input_ids") or plan.inputs.get("input_ids")
@@ -117,7 +121,10 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
         ids = {"input_ids": Input(("B", "S"), True), "decoder_input_ids": Input(("B", "T"), True)}
         limits |= {"S": limits["T"]} if limits else {}
         return InputPlan(
-            ids, {"B": BASE_BATCH, "T": min(base, 128), "S": min(base, 512)}, limits=limits, notes=_length_note(owner, longest, limits)
+            ids,
+            {"B": BASE_BATCH, "T": min(base, 128), "S": min(base, 512)},
+            limits=limits,
+            notes=_length_note(owner, longest, limits),
         )
     inputs = {"input_ids": Input(("B", "T"), True)}
     if "bbox" in parameters:

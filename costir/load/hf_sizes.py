@@ -71,6 +71,14 @@ class SizeField:
     scaled: tuple[tuple[str, str, int], ...] = ()
 
 
+def read(owner: Any, name: str) -> Any:
+    """A field's value; None where there is none, or where it differs between layers and so has no single one."""
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # transformers has an exception of its own for fields that vary over layers
+        return None
+
+
 def section(config: Any, name: str) -> Any:
     """A sub-configuration; the configuration itself for ""."""
     return getattr(config, name) if name else config
@@ -90,7 +98,7 @@ def find_sizes(make: Any, data: Mapping[str, Any], config: Any, text: str, visio
     """
     found: list[SizeField] = []
     for letter, names in TABLE.items():
-        if letter != "L" or not any(getattr(section(config, text), n, None) for n in STAGES):
+        if letter != "L" or not any(read(section(config, text), n) for n in STAGES):
             found += _size(config, text, letter, names, found)
     if vision is not None and not hasattr(section(config, vision), "window_size"):  # windows tie both to each other
         for letter, names in VISION_TABLE.items():
@@ -105,18 +113,18 @@ def _size(config: Any, where: str, letter: str, names: tuple[str, ...], found: l
     if not free:
         return []
     first = free[0]
-    value = getattr(owner, first[1])
+    value = read(owner, first[1])
     fields, extra = [first], []
     for name in DECODER.get(letter, ()):
         field = _field(owner, name)
         if field and (where, field) not in (first, *taken):
-            if getattr(owner, field) == value:
+            if read(owner, field) == value:
                 fields.append((where, field))
             else:
-                extra.append(SizeField(f"{letter}_dec", getattr(owner, field), ((where, field),)))
+                extra.append(SizeField(f"{letter}_dec", read(owner, field), ((where, field),)))
     for name in REPEATED.get(letter, ()):
         field = _field(owner, name)
-        if field and getattr(owner, field) == value and (where, field) not in fields:
+        if field and read(owner, field) == value and (where, field) not in fields:
             fields.append((where, field))
     return [SizeField(letter, value, tuple(fields)), *extra]
 
@@ -125,7 +133,7 @@ def _field(owner: Any, name: str) -> str:
     """The field behind a name, declared or given by the file, where its value is a positive whole number; else ""."""
     declared = [f.name for f in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
     key = next((n for n in other_names(owner, name) if n in declared or n in vars(owner)), "")
-    value = getattr(owner, name, None)
+    value = read(owner, name)
     return key if type(value) is int and value >= 1 else ""
 
 
@@ -141,7 +149,7 @@ def absurd(config: Any, text: str) -> str:
     for letter, names in TABLE.items():
         least = 1 if letter in "DVLN" else 0
         for name in names:
-            value = getattr(owner, name, None)
+            value = read(owner, name)
             if type(value) is int and not least <= value <= LARGEST_SIZE:
                 return f"{name}={value}"
     return ""
@@ -165,11 +173,11 @@ def _independent(make: Any, data: Mapping[str, Any], config: Any, found: list[Si
                 scaled.add(partner.letter)
                 kept.append(dataclasses.replace(s, scaled=tuple((*f, partner.value) for f in partner.fields)))
             continue
-        if any(getattr(section(own, w), f) != 2 * s.value for w, f in s.fields):
+        if any(read(section(own, w), f) != 2 * s.value for w, f in s.fields):
             continue
         where, field = s.fields[0]
         others = [c for letter, c in doubled.items() if letter != s.letter and c is not None]
-        if _given(data, where, field, config) or all(getattr(section(c, where), field) == s.value for c in others):
+        if _given(data, where, field, config) or all(read(section(c, where), field) == s.value for c in others):
             kept.append(s)
     return kept
 
@@ -250,4 +258,4 @@ def per_layer(config: Any, text: str, layers: int) -> dict[str, tuple[Any, ...]]
 
 def layers_follow_lists(config: Any, text: str) -> bool:
     """Whether no field makes layers differ by position."""
-    return not any(getattr(section(config, text), name, None) not in (None, 0, 1, [], ()) for name in POSITIONAL)
+    return not any(read(section(config, text), name) not in (None, 0, 1, [], ()) for name in POSITIONAL)

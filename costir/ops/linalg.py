@@ -66,7 +66,9 @@ def _matrix(text: str, counts: str, name: str, work: Square, note: str = "") -> 
     def cost(call: Call, conventions: Conventions) -> Cost:
         a = tensor(call, name)
         batch, m, n = _shape(a)
-        return charge(call, vector=batch * work(m, n, call) * (4 if a.is_complex else 1), note=note)
+        known = m == n or (m.is_number and n.is_number)
+        notes = "; ".join(x for x in (note, "" if known else f"taken as {m} >= {n}") if x)
+        return charge(call, vector=batch * work(m, n, call) * (4 if a.is_complex else 1), note=notes)
 
     register(text, "linear algebra", counts, cost)
 

@@ -150,10 +150,17 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A condition under which the formulas hold, with where it comes from ("model.py:7", or a dimension that must be whole)."""
+    """A condition under which the formulas hold.
+
+    Attributes:
+        condition: a relation between sizes.
+        source: where it comes from ("model.py:7"); "" for a dimension that must be whole.
+        branch: the user's own code takes another branch where it does not hold.
+    """
 
     condition: Boolean
     source: str = ""
+    branch: bool = False
 
     def __str__(self) -> str:
         text = condition_text(self.condition)

@@ -138,7 +138,7 @@ def _attempt(run: _Run, base: Trace, names: list[str], points: tuple[Point, ...]
                     return error or LiftError(f"sizes near the base take another branch at {clash[0].source}")
                 points = moved
                 continue
-            if len(traces[0].events) <= _THIRD_POINT_UP_TO and len(points) > 2:
+            if not run.depth.trusted and len(traces[0].events) <= _THIRD_POINT_UP_TO and len(points) > 2:
                 third = run.trace(points[2])
                 if not conflicts(base, [third]):
                     traces.append(third)

@@ -30,7 +30,7 @@ def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> li
     found = [base]
     if len(base.calls) > _CALLS:
         return found
-    for branch in [c for c in base.constraints if c.source and isinstance(c.condition, sp.StrictLessThan | sp.LessThan | sp.StrictGreaterThan | sp.GreaterThan)]:
+    for branch in [c for c in base.constraints if c.branch and isinstance(c.condition, sp.StrictLessThan | sp.LessThan | sp.StrictGreaterThan | sp.GreaterThan)]:
         if len(found) > _MOST:
             break
         point = _other_side(branch, family.sizes)
@@ -88,7 +88,7 @@ def _other_side(branch: Constraint, base: Any) -> dict[str, int] | None:
         step = 1
         while step <= 4096:
             for v in (base[n] + step, base[n] - step):
-                if v < 2:
+                if v < 2 or v in base.values():  # equal sizes hide which of them a comparison means
                     continue
                 point = {**base, n: v}
                 if branch.condition.xreplace({size(k): Integer(x) for k, x in point.items()}) == sp.false:

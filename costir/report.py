@@ -125,7 +125,7 @@ class ChipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a sweep: its sizes, the totals there, per chip the times of the whole, and its critical size if asked for."""
+    """One point of a sweep: its sizes, the totals there, per chip the times of the whole, and its critical size where asked."""
 
     sizes: Mapping[str, int]
     totals: Mapping[str, int | float | None]

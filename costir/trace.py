@@ -5,8 +5,10 @@ No memory is allocated and no weight is initialised. Forward, backward and the o
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,6 +87,18 @@ def build(family: Family, sizes: Mapping[str, int]) -> tuple[nn.Module, tuple[An
     return getattr(module, "_orig_mod", module), tuple(args), dict(kwargs or {})
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection while a trace keeps its tensors alive: there is nothing to collect, and looking is slow."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def skeleton(family: Family) -> nn.Module | None:
     """The module at the base sizes, built only to be looked at: on the meta device, or on fake tensors where that fails."""
     recorder = Recorder(Scope(), None)
@@ -114,7 +128,7 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
     """
     scope, values, guards = Scope(), Values(), dict[Guard, None]()
     recorder = Recorder(scope, values)
-    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(scope, recorder), watch(guards):
+    with warnings.catch_warnings(), _no_collection(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(scope, recorder), watch(guards):
         warnings.simplefilter("ignore")
         with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
             module, args, kwargs = build(family, sizes)

@@ -56,7 +56,7 @@ def conditions(traces: Sequence[Trace], base: Trace, fit: Callable[[Sequence[int
                 continue
             condition = _condition(row, fit)
             if condition is not None:
-                found.setdefault(str(condition), Constraint(condition, row[0].source))
+                found.setdefault(str(condition), Constraint(condition, row[0].source, branch=not row[0].library))
     return list(found.values())
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from costir.tracing.frames import is_user_file
+from costir.tracing.frames import is_library_file, is_user_file
 
 OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -28,6 +28,7 @@ class Guard:
     left: int
     right: int
     outcome: bool
+    library: bool = False  # made by an installed package, not by the user
 
     @property
     def key(self) -> tuple[str, str]:
@@ -57,7 +58,7 @@ def _note(op: str, left: int, right: int, outcome: bool) -> None:
     frame = sys._getframe(2)
     if is_user_file(frame.f_code.co_filename):
         source = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-        _log[-1][Guard(source, op, int(left), int(right), outcome)] = None
+        _log[-1][Guard(source, op, int(left), int(right), outcome, is_library_file(frame.f_code.co_filename))] = None
 
 
 def _comparison(op: str) -> Callable[[Dim, Any], Any]:

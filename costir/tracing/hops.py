@@ -48,7 +48,7 @@ def _value(recorder: Recorder, predicate: Any) -> bool | None:
     if not isinstance(predicate, torch.Tensor):
         return bool(predicate)
     known = recorder.values.get(predicate) if recorder.values is not None else None
-    if known is None:
+    if known is None or known.value is None:
         return None
     if known.data:
         recorder.notes[f"{where(user_frame()) or 'cond'} takes the branch that the example input takes"] = None

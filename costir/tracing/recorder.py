@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_flatten
 
 from costir.errors import TraceError
 from costir.tracing.frames import is_library_file, user_frame, where
-from costir.tracing.values import LIMIT, Known, Values, balanced
+from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
 _CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
@@ -63,6 +62,22 @@ def _schema(func: Any, cache: dict[Any, Any] = {}) -> tuple[tuple[str, Any], ...
     if func not in cache:
         cache[func] = tuple((a.name, a.default_value if a.has_default_value() else None) for a in func._schema.arguments)
     return cache[func]  # type: ignore[no-any-return]
+
+
+def _operands(args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors among arguments, those in lists included."""
+    found = []
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found.extend([t for t in x if isinstance(t, torch.Tensor)])
+    return found
+
+
+def _small(out: Any) -> bool:
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    return all(o.numel() <= LIMIT for o in results if isinstance(o, torch.Tensor))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -176,28 +191,35 @@ class Recorder(TorchDispatchMode):
             return _grouped_mm(*args, **kwargs)
         if self.values is None:
             return func(*args, **kwargs)
-        flat = tree_flatten((args, kwargs))[0]
         if name == "lift_fresh" and type(args[0]) is torch.Tensor and args[0].numel() <= LIMIT:
             return self._lift_fresh(func, args, kwargs)
-        known = self.values.operands(flat)
-        writes = [a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write]
+        known = self.values.operands(_operands(args, kwargs))
         try:
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             return self._read(func, args, kwargs, known, error)
-        small = known is not None and all(o.numel() <= LIMIT for o in tree_flatten(out)[0] if isinstance(o, torch.Tensor))
-        value = self.values.compute(func, args, kwargs, known) if small and known is not None else None
         if isinstance(out, torch.Tensor) and out.layout is not torch.strided and name.startswith(("_to_sparse", "to_sparse")):
-            return self._sparse(value)
-        if value is None:
-            for t in writes:
-                if isinstance(t, torch.Tensor):
-                    self.values.forget(t)
-            if name in _CHOICES:
-                self._choose(name, args, kwargs, out)
-        else:
-            self.values.learn(out, value, writes, known or [])
+            return self._sparse(self.values.compute(func, args, kwargs, known) if known is not None else None)
+        usable = known is not None and computable(func, known) and _small(out)
+        if func._schema.is_mutable:
+            self._write(func, args, kwargs, known if usable else None)
+        elif usable and known is not None:
+            self.values.later(func, args, kwargs, known, out)
+        elif name in _CHOICES:
+            self._choose(name, args, kwargs, out)
         return out
+
+    def _write(self, func: Any, args: Any, kwargs: Any, known: list[Known] | None) -> None:
+        """An operator writes into its operands: follow it on real values, or forget them."""
+        assert self.values is not None
+        written = [a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write]
+        targets = _operands(written, kwargs)
+        if not any(self.values.get(t) for t in targets):
+            return
+        self.values.settle()
+        if known is None or self.values.compute(func, args, kwargs, known) is None:
+            for t in targets:
+                self.values.forget(t)
 
     def _sparse(self, value: Any) -> Any:
         """A sparse tensor keeps its real indices: how many there are is what its operators cost."""
@@ -266,7 +288,7 @@ class Recorder(TorchDispatchMode):
         if not isinstance(value, torch.Tensor) and not isinstance(value, (tuple, list)):
             return value
         out = torch.utils._pytree.tree_map(lambda v: args[0].new_empty(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v, value)
-        self.values.learn(out, value, [], known)
+        self.values.learn(out, value, known)
         return out
 
 

@@ -8,7 +8,7 @@ floating inputs never have values, so that a branch on data is refused instead o
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,20 +19,49 @@ LIMIT = 1 << 16  # elements; larger tensors have no values
 _RANDOM = ("rand", "bernoulli", "normal", "multinomial", "uniform", "exponential", "dropout", "empty", "geometric", "cauchy")
 
 
-@dataclass(slots=True)
 class Known:
-    """A value, and where it stems from.
+    """A value, computed when it is first asked for, and where it stems from.
 
     Attributes:
-        value: the real tensor.
+        tensor: the fake tensor.
         data: it depends on the values of example inputs.
         routed: it depends on a choice (top-k, argmax) whose outcome was made up: balanced over the candidates.
     """
 
-    tensor: weakref.ref[torch.Tensor]
-    value: torch.Tensor
-    data: bool = False
-    routed: bool = False
+    __slots__ = ("_results", "_value", "data", "routed", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, value: torch.Tensor | None, results: Results | None, data: bool, routed: bool) -> None:
+        self.tensor = weakref.ref(tensor)
+        self._value, self._results = value, results
+        self.data, self.routed = data, routed
+
+    @property
+    def value(self) -> torch.Tensor | None:
+        """The real tensor; None where the computation fails on real numbers."""
+        if self._results is not None:
+            results, index = self._results
+            self._value, self._results = results.get(index), None
+        return self._value
+
+
+class Pending:
+    """The results of one operator on known values, not computed yet."""
+
+    __slots__ = ("_compute", "_leaves")
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self._compute: Callable[[], Any] | None = compute
+        self._leaves: list[Any] = []
+
+    def get(self, index: int) -> torch.Tensor | None:
+        """The result with this number."""
+        if self._compute is not None:
+            self._leaves, self._compute = tree_flatten(self._compute())[0], None
+        leaf = self._leaves[index] if index < len(self._leaves) else None
+        return leaf if isinstance(leaf, torch.Tensor) else None
+
+
+Results = tuple[Pending, int]
 
 
 class Values:
@@ -49,16 +78,26 @@ class Values:
     def put(self, t: torch.Tensor, value: torch.Tensor, *, data: bool = False, routed: bool = False) -> None:
         """Note a value."""
         if value.layout is torch.strided and value.numel() <= LIMIT:
-            self.known[id(t)] = Known(weakref.ref(t), value, data, routed)
+            self.known[id(t)] = Known(t, value, None, data, routed)
+
+    def settle(self) -> None:
+        """Compute everything that is pending: memory is about to be written."""
+        for entry in list(self.known.values()):
+            entry.value  # noqa: B018 - computed on access
 
     def forget(self, t: torch.Tensor) -> None:
         """Forget a tensor's value and those of all that share its memory."""
-        entry = self.known.get(id(t))
-        if entry is None or entry.tensor() is not t:
+        entry = self.get(t)
+        if entry is None:
+            return
+        self.settle()
+        if entry.value is None:
+            del self.known[id(t)]
             return
         memory = entry.value.untyped_storage().data_ptr()
-        for key in [k for k, e in self.known.items() if e.value.untyped_storage().data_ptr() == memory]:
-            del self.known[key]
+        for key, e in list(self.known.items()):
+            if e.value is None or e.value.untyped_storage().data_ptr() == memory:
+                del self.known[key]
 
     def forget_data(self, tensors: list[torch.Tensor]) -> None:
         """Forget the values of floating tensors and mark the others as data: these are example inputs or weights."""
@@ -71,43 +110,60 @@ class Values:
             else:
                 entry.data = True
 
-    def operands(self, flat: list[Any]) -> list[Known] | None:
+    def operands(self, tensors: list[torch.Tensor]) -> list[Known] | None:
         """The values of all tensor operands, or None where one is unknown."""
         found = []
-        for x in flat:
-            if isinstance(x, torch.Tensor):
-                entry = self.get(x)
-                if entry is None:
-                    return None
-                found.append(entry)
-            elif type(x) is int and abs(x) > (1 << 40):
+        for t in tensors:
+            entry = self.get(t)
+            if entry is None:
                 return None
+            found.append(entry)
         return found
 
     def compute(self, func: Any, args: Any, kwargs: Any, known: list[Known]) -> Any:
-        """The operator's real result, or None where it is random, too large, or fails on real numbers."""
-        name = func._schema.name.split("::")[1]
-        if name.startswith(_RANDOM) or any(r in name for r in _RANDOM[:4]) or (not known and name.endswith("_")):
+        """The operator's real result, or None where it is random or fails on real numbers."""
+        if not computable(func, known):
             return None
         by_id = {id(k.tensor()): k.value for k in known}
+        return _really(func, args, kwargs, by_id)
 
-        def real(x: Any) -> Any:
-            if isinstance(x, torch.Tensor):
-                return by_id[id(x)]
-            return torch.device("cpu") if isinstance(x, torch.device) else x
+    def later(self, func: Any, args: Any, kwargs: Any, known: list[Known], out: Any) -> None:
+        """Note the values of results, to be computed when they are asked for."""
+        by_id = {id(k.tensor()): k for k in known}
+        pending = Pending(lambda: _really(func, args, kwargs, {i: k.value for i, k in by_id.items()}))
+        data, routed = any(k.data for k in known), any(k.routed for k in known)
+        for index, o in enumerate(tree_flatten(out)[0]):
+            if isinstance(o, torch.Tensor) and o.layout is torch.strided:
+                self.known[id(o)] = Known(o, None, (pending, index), data, routed)
 
-        try:
-            with _disable_current_modes(), torch.no_grad():
-                return func(*tree_map(real, args), **tree_map(real, kwargs))
-        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
-            return None
-
-    def learn(self, out: Any, value: Any, writes: list[Any], known: list[Known]) -> None:
-        """Note the values of results."""
+    def learn(self, out: Any, value: Any, known: list[Known]) -> None:
+        """Note the values of results that are there already."""
         data, routed = any(k.data for k in known), any(k.routed for k in known)
         for o, v in zip(tree_flatten(out)[0], tree_flatten(value)[0], strict=False):
-            if isinstance(o, torch.Tensor) and isinstance(v, torch.Tensor) and o.shape == v.shape and not any(o is w for w in writes):
+            if isinstance(o, torch.Tensor) and isinstance(v, torch.Tensor) and o.shape == v.shape:
                 self.put(o, v, data=data, routed=routed)
+
+
+def computable(func: Any, known: list[Known]) -> bool:
+    """Whether an operator's result is determined by its operands: not a random one, not an empty one."""
+    name = func._schema.name.split("::")[1]
+    return not (name.startswith(_RANDOM) or any(r in name for r in _RANDOM[:4]) or (not known and name.endswith("_")))
+
+
+def _really(func: Any, args: Any, kwargs: Any, values: dict[int, torch.Tensor | None]) -> Any:
+    if any(v is None for v in values.values()):
+        return None
+
+    def real(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return values[id(x)]
+        return torch.device("cpu") if isinstance(x, torch.device) else x
+
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            return func(*tree_map(real, args), **tree_map(real, kwargs))
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+        return None
 
 
 def balanced(shape: torch.Size, dim: int, candidates: int) -> torch.Tensor:

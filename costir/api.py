@@ -64,8 +64,10 @@ def analyze(
         result = analysis_of(loaded, conventions, phase)
     else:
         from costir.regimes import regimes
+        from costir.trace import no_collection
 
-        graphs = regimes(loaded, phase, _optimizer(optimizer))
+        with no_collection():
+            graphs = regimes(loaded, phase, _optimizer(optimizer))
         first, *rest = (analysis_of(g, conventions, phase) for g in graphs)
         result = Analysis(first.costed, phase, tuple(rest))
     return result.keep(keep) if keep else result

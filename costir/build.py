@@ -165,8 +165,8 @@ def _chip(roof: Roofline, unknown: str) -> ChipInfo:
     chip = roof.chip
     maths = dict.fromkeys(n.cost.math for n in roof.nodes if n.cost.matmul != 0)
     peaks = {SHORT.get(m, m): float(rate) for m in maths if (rate := _rate(chip, m)) is not None}
-    others = [n.cost.math for n in roof.nodes if n.cost.math and (n.cost.vector != 0 or n.cost.special != 0)]
-    vector = chip.vector_rate(others[0]) if others else None
+    elementwise = {n.cost.math for n in roof.nodes if n.cost.math and (n.cost.vector != 0 or n.cost.special != 0)}
+    vector = max((rate for m in elementwise if (rate := chip.vector_rate(m)) is not None), default=None)
     return ChipInfo(
         name=chip.label,
         note=chip.alias_note,
@@ -200,18 +200,27 @@ def _notes(analysis: Analysis, roofs: Sequence[Roofline]) -> tuple[str, ...]:
 def _sweep(
     analysis: Analysis, roofs: Sequence[Roofline], points: Sequence[Mapping[str, int]], unknown: str
 ) -> tuple[Point, ...]:
-    """Totals at each point; times of all points at once."""
+    """Totals, times and critical sizes at each point, in the regime that holds there."""
     at = [analysis.at(**p) for p in points]
-    grid = {n: np.array([p[n] for p in points], dtype=float) for n in points[0]}
-    timings = [roof.at(**grid) for roof in roofs]
-    out = []
-    for i, (p, here) in enumerate(zip(points, at, strict=True)):
-        totals = {name: plain(getattr(here, name)) for name in TOTALS}
-        times = [_point_times(t, i, r.complete) for t, r in zip(timings, roofs, strict=True)]
-        sizes = {**analysis.sizes, **p}
-        critical = [_critical(roof, sizes, unknown) for roof in roofs] if unknown else []
-        out.append(Point(sizes, totals, tuple(times), tuple(critical)))
-    return tuple(out)
+    sizes = [{**analysis.sizes, **p} for p in points]
+    regimes = (analysis, *analysis.others)
+    where = [next(k for k, regime in enumerate(regimes) if regime.broken(s) is None) for s in sizes]
+    there = {0: list(roofs), **{k: [roofline(regimes[k].costed, r.chip) for r in roofs] for k in set(where) - {0}}}
+    times: dict[int, tuple[Times, ...]] = {}
+    for k, rooflines in there.items():
+        mine = [i for i, regime in enumerate(where) if regime == k]
+        if mine:
+            columns = [_times_at(roof, [points[i] for i in mine]) for roof in rooflines]
+            times.update(zip(mine, zip(*columns, strict=True) if columns else [()] * len(mine), strict=True))
+    return tuple(
+        Point(
+            sizes[i],
+            {name: plain(getattr(here, name)) for name in TOTALS},
+            times[i],
+            tuple(_critical(roof, sizes[i], unknown) for roof in there[where[i]]) if unknown else (),
+        )
+        for i, here in enumerate(at)
+    )
 
 
 def _critical(roof: Roofline, sizes: Mapping[str, int], unknown: str) -> ir.Threshold:
@@ -220,6 +229,11 @@ def _critical(roof: Roofline, sizes: Mapping[str, int], unknown: str) -> ir.Thre
     return solve.whole(there, roof.chip, unknown)
 
 
-def _point_times(t: Timing, i: int, known: bool) -> Times:
-    compute, vector, memory, lower, upper = (float(x[i]) for x in (t.compute, t.vector, t.memory, t.lower, t.upper))
-    return _times(Timing(compute, vector, memory, lower, upper, str(t.bound[i])), known)
+def _times_at(roof: Roofline, points: Sequence[Mapping[str, int]]) -> list[Times]:
+    """The times of the whole at many points at once."""
+    t = roof.at(**{n: np.array([p[n] for p in points], dtype=float) for n in points[0]})
+    out = []
+    for i in range(len(points)):
+        compute, vector, memory, lower, upper = (float(x[i]) for x in (t.compute, t.vector, t.memory, t.lower, t.upper))
+        out.append(_times(Timing(compute, vector, memory, lower, upper, str(t.bound[i])), roof.complete))
+    return out

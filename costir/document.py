@@ -130,9 +130,12 @@ def _chip_columns(r: Report) -> list[Column]:
 
 
 def _group(group: Group, r: Report, formulas: bool) -> Iterable[Entry]:
+    times = "" if group.repeat is None or group.repeat.expr is None else f"{group.repeat.expr} x "
+    if group.path and not group.rows:
+        name = f"{times}{group.path}: {len(group.small)} small operators"
+        yield Entry("small", _summary(name, None, group.small, r, formulas))
+        return
     if group.path:
-        repeat = group.repeat
-        times = "" if repeat is None or repeat.expr is None else f"{repeat.expr} x "
         yield Entry("group", _summary(f"{times}{group.path}", None, (*group.rows, *group.small), r, formulas))
     indent = "  " if group.path else ""
     for row in group.rows:

@@ -155,7 +155,8 @@ def _merged(a: Dot, b: Dot) -> Dot:
 def _name(row: Row) -> str:
     """A short name: the module's last part and the operator."""
     parts = [p for p in row.path.split(".") if p != "*"]
-    return f"{parts[-1] if parts else ''} {row.name}".strip()
+    operator = "sdpa" if "scaled_dot_product" in row.name else row.name
+    return f"{parts[-1] if parts else ''} {operator}".strip()
 
 
 def _short(name: str) -> str:
@@ -170,7 +171,7 @@ def _frame(r: Report, dots: Sequence[Dot]) -> Box:
     """The limits of the axes: every point, every ridge, and room around them."""
     ridges = [p / c.bandwidth for c in r.chips for p in c.peaks.values()]
     xs, ys = [*(d.x for d in dots), *ridges], [*(d.y for d in dots), *(p for c in r.chips for p in c.peaks.values())]
-    return min(xs) / 4, max(xs) * 8, min(ys) / 5, max(ys) * 4
+    return min(xs) / 4, max(xs) * 16, min(ys) / 5, max(ys) * 12
 
 
 def _roof(axes: Axes, chip: ChipInfo, color: str, low: float, high: float) -> list[Line]:
@@ -232,8 +233,9 @@ def _label(axes: Axes, labels: Sequence[Label], dots: Sequence[Dot], lines: Sequ
         text = axes.annotate(words, (x, y), (0, 0), textcoords="offset points", fontsize=8, color=color, zorder=5)
         size, spot = text.get_window_extent(), pixel(x, y)
         places = ((spot[0] + dx, spot[1] + dy) for dx, dy in _places(size.width, size.height))
-        boxes = ((u, v, u + size.width, v + size.height) for u, v in places)
-        free = next((b for b in boxes if _inside(b, frame) and _free(b, taken) and _reaches(spot, b, written)), None)
+        boxes = [(u, v, u + size.width, v + size.height) for u, v in places]
+        possible = [b for b in boxes if _inside(b, frame) and _free(b, taken)]
+        free = next((b for b in possible if _reaches(spot, b, written)), possible[0] if possible else None)
         if free is None:
             text.remove()
             continue
@@ -287,7 +289,7 @@ def _overlap(a: Box, b: Box) -> bool:
 def _lead(axes: Axes, point: Spot, box: Box) -> Iterable[Spot]:
     """A thin line from a point to the nearest edge of its label, where they are apart; returns where it runs."""
     nearest = _edge(point, box)
-    if math.dist(point, nearest) < 18:
+    if math.dist(point, nearest) < 13:
         return ()
     (x0, y0), (x1, y1) = (axes.transData.inverted().transform(p) for p in (point, nearest))
     axes.plot([x0, x1], [y0, y1], color="#888888", linewidth=0.6, zorder=3)

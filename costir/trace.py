@@ -88,8 +88,8 @@ def build(family: Family, sizes: Mapping[str, int]) -> tuple[nn.Module, tuple[An
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection while a trace keeps its tensors alive: there is nothing to collect, and looking is slow."""
+def no_collection() -> Iterator[None]:
+    """No garbage collection while traces keep their tensors alive: there is nothing to collect, and looking is slow."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -101,8 +101,7 @@ def _no_collection() -> Iterator[None]:
 
 def skeleton(family: Family) -> nn.Module | None:
     """The module at the base sizes, built only to be looked at: on the meta device, or on fake tensors where that fails."""
-    recorder = Recorder(Scope(), None)
-    with warnings.catch_warnings(), patched_torch(recorder.scope, recorder):
+    with warnings.catch_warnings(), patched_torch(shapes=False):
         warnings.simplefilter("ignore")
         for context in (torch.device("meta"), FakeTensorMode(allow_non_fake_inputs=True)):
             try:
@@ -128,7 +127,7 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
     """
     scope, values, guards = Scope(), Values(), dict[Guard, None]()
     recorder = Recorder(scope, values)
-    with warnings.catch_warnings(), _no_collection(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(scope, recorder), watch(guards):
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(), watch(guards):
         warnings.simplefilter("ignore")
         with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
             module, args, kwargs = build(family, sizes)

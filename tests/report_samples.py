@@ -28,6 +28,7 @@ class Sample:
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     constraints: tuple[ir.Constraint, ...] = ()
+    others: tuple[Sample, ...] = ()
     symbols: Mapping[str, sp.Symbol] = field(default_factory=lambda: {n: size(n) for n in SIZES})
 
     @property
@@ -56,11 +57,15 @@ class Sample:
     params = property(lambda self: self.costed.graph.params)
     weight_bytes = property(lambda self: self.costed.graph.weight_bytes)
 
+    def broken(self, values: Mapping[str, int]) -> ir.Constraint | None:
+        point = {size(n): number(v) for n, v in values.items()}
+        return next((c for c in self.constraints if not bool(c.condition.xreplace(point))), None)
+
     def at(self, **sizes: int) -> Any:
         for name in sizes:
             if name not in self.sizes:
                 raise SizeError(f"unknown size {name}")
-        point = {size(n): v for n, v in {**self.sizes, **sizes}.items()}
+        point = {size(n): number(v) for n, v in {**self.sizes, **sizes}.items()}
         names = (
             "matmul_flops",
             "vector_flops",
@@ -73,7 +78,8 @@ class Sample:
             "params",
             "weight_bytes",
         )
-        return type("Point", (), {n: evaluate(getattr(self, n), point) for n in names})()
+        here = next(a for a in (self, *self.others) if a.broken({**self.sizes, **sizes}) is None)
+        return type("Point", (), {n: evaluate(getattr(here, n), point) for n in names})()
 
 
 def tensor(*shape: Any, dtype: str = "bfloat16", role: str = "activation") -> ir.Tensor:

@@ -123,7 +123,7 @@ def test_sizes(tmp_path, config, sizes, limits):
         (BERT, {"B": 3, "T": 5, "D": 48, "F": 40, "V": 97, "L": 2, "N": 6}),
         (VIT, {"B": 3, "D": 48, "F": 40, "L": 2, "N": 6, "I": 24, "P": 8}),
         (T5, {"B": 3, "T": 5, "S": 7, "D": 48, "F": 40, "V": 97, "L": 2, "N": 6, "H": 10}),
-        (WHISPER, {"B": 3, "T": 5, "S": 20, "D": 48, "F": 40, "V": 51865, "L": 2, "N": 6}),
+        (WHISPER, {"B": 3, "T": 5, "S": 20, "D": 48, "F": 40, "V": 97, "L": 2, "N": 6}),
         (QWEN3_MOE, {"B": 3, "T": 5, "D": 48, "F": 40, "V": 97, "L": 3, "N": 6, "K": 3, "H": 8, "E": 6, "k": 3, "F_moe": 24}),
         ({"model_type": "resnet"}, {"B": 3, "I": 64}),
         ({"model_type": "clip"}, {"B": 3, "T": 5, "D": 48, "F": 40, "V": 97, "L": 2, "N": 6, "I": 64, "P": 32}),
@@ -142,6 +142,18 @@ def test_other_sizes_reach_the_model(tmp_path, config, point):
     assert {n: point[n] for n in seen if point[n] not in dims} == {}  # a mixture without dense layers has no F
     stacks = {len(m) for m in module.modules() if isinstance(m, torch.nn.ModuleList)}
     assert "L" not in point or point["L"] in stacks
+
+
+def test_multiples(tmp_path):
+    """What the configuration class wants where nothing in the sizes says so."""
+    mamba = load(tmp_path, {"model_type": "mamba2"})
+    assert mamba.multiples == {"D": 32}  # heads of width 64, two of them per 64 of the doubled width
+    assert build_on_meta(mamba, D=96, L=1).module.config.num_heads == 3
+    with pytest.raises(SizeError, match="D=100 gives no whole num_heads; choose a multiple of 32"):
+        build_on_meta(mamba, D=100, L=1)
+    deepseek = {"model_type": "deepseek_v3", "n_group": 4, "n_routed_experts": 16}
+    assert load(tmp_path, deepseek).multiples == {"E": 4}
+    assert load(tmp_path, LLAMA).multiples == {}
 
 
 def test_lists_per_layer_follow_the_depth(tmp_path):

@@ -13,8 +13,9 @@ from costir.document import change
 from costir.errors import ChipError, SizeError
 from costir.grouping import combined, groups, sum_of, time_of
 from costir.hardware import load_chip
-from costir.ir import Threshold
+from costir.ir import Constraint, Threshold
 from costir.report import QUANTITIES, base_of
+from costir.symbolic import size
 
 ROUND = str(Path(__file__).parent / "golden" / "round.toml")
 B, T, D, F, L = (SIZES[n] for n in "BTDFL")
@@ -132,6 +133,22 @@ def test_a_sweep_is_the_analysis_at_each_point():
         build(sample(), sweep=[{"Q": 1}])
 
 
+def test_a_sweep_crosses_regimes():
+    """Beyond T = 64 the sample runs its last matmul twice; its times and totals there are those of that regime."""
+    short, long = sp.Le(size("T"), 64), sp.Gt(size("T"), 64)
+    twice = sample([sample().costed.nodes[-1]], constraints=(Constraint(long),))
+    both = sample(constraints=(Constraint(short),), others=(twice,))
+    chip = load_chip(ROUND)
+    near, far, near_again = build(both, [chip], sweep=[{"T": 32}, {"T": 128}, {"T": 64}]).sweep
+    expected = [build(a, [chip], sweep=[{"T": t}]).sweep[0] for a, t in ((sample(), 32), (twice, 128), (sample(), 64))]
+    for found, alone in zip((near, far, near_again), expected, strict=True):
+        assert found.totals == alone.totals
+        assert found.times[0].lower == pytest.approx(alone.times[0].lower)
+    once = build(sample(), [chip], sweep=[{"T": 128}]).sweep[0]
+    assert far.totals["matmul_flops"] - once.totals["matmul_flops"] == 2 * B * 128 * D * 1000
+    assert far.times[0].lower > once.times[0].lower
+
+
 def test_a_chip_without_the_type_is_an_error():
     with pytest.raises(ChipError, match="bfloat16"):
         build(sample(), [load_chip("v100_sxm2_32")])
@@ -139,8 +156,6 @@ def test_a_chip_without_the_type_is_an_error():
 
 def test_the_optimizers_calls_are_one_row_in_a_short_report():
     from report_samples import node, tensor
-
-    from costir.symbolic import size
 
     steps = [
         node("optimizer", "aten.add_.Tensor", {"self": tensor(n, n)}, tensor(n, n), size("L"), "optimizer",

@@ -64,22 +64,25 @@ def _is_stack(m: nn.Module) -> bool:
 def _signatures(stack: Sequence[nn.Module]) -> list[Any]:
     """A signature a layer; attributes that only number the layers are left out."""
     rows = [_signature(layer) for layer in stack]
-    keys = {k for row in rows for k in row}
+    first = rows[0]
+    if len(rows) < 2 or any(len(row) != len(first) for row in rows):
+        return [tuple(row) for row in rows]
     counting = {
-        k for k in keys if all(type(row.get(k)) is int and row[k] - i == rows[0][k] for i, row in enumerate(rows)) and len(rows) > 1
-    }
-    return [tuple(sorted((k, repr(v)) for k, v in row.items() if k not in counting)) for row in rows]
+        i for i, start in enumerate(first)
+        if type(start) is int and rows[1][i] == start + 1 and all(type(row[i]) is int and row[i] - n == start for n, row in enumerate(rows))
+    }  # fmt: skip
+    return [tuple([v for i, v in enumerate(row) if i not in counting]) for row in rows]
 
 
-def _signature(layer: nn.Module) -> dict[tuple[str, str], Any]:
-    found: dict[tuple[str, str], Any] = {}
-    for path, m in layer.named_modules():
-        found[path, "class"] = f"{type(m).__module__}.{type(m).__qualname__}"
-        for name, p in m._parameters.items():
-            found[path, name] = (tuple(p.shape), p.dtype) if p is not None else None
+def _signature(layer: nn.Module) -> list[Any]:
+    """Classes, parameter shapes and plain attributes of a layer and all that is in it, in order."""
+    found: list[Any] = []
+    for m in layer.modules():
+        found.append(type(m))
+        found.extend([(n, p.shape, p.dtype) if p is not None else (n, None) for n, p in m._parameters.items()])
         for name, value in m.__dict__.items():
-            if isinstance(value, (bool, int, float, str, type(None))) and not name.startswith("_"):
-                found[path, name] = int(value) if type(value) is not bool and isinstance(value, int) else value
+            if name[0] != "_" and isinstance(value, (int, float, str)):
+                found.append(int(value) if type(value) not in (bool, float, str) and isinstance(value, int) else value)
     return found
 
 

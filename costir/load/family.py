@@ -34,6 +34,7 @@ class Family:
         depth: sizes known to be layer counts.
         trusted_layers: layers differ only through the lists in `per_layer`, not through their position.
         per_layer: config lists with one entry per layer, at the base depth.
+        multiples: what a size must be a multiple of, where the model groups by a number that is no size (groups of experts).
         limits: the largest legal value of a size (T of a table of learned positions); the formulas hold up to there.
     """
 
@@ -47,6 +48,7 @@ class Family:
     depth: tuple[str, ...] = ()
     trusted_layers: bool = False
     per_layer: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    multiples: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
 
 

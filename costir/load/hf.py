@@ -20,7 +20,7 @@ from costir.errors import LoadError, nearest
 from costir.load.dtypes import MODULE_DTYPES, math_dtype
 from costir.load.family import Built, Family, with_sizes
 from costir.load.hf_inputs import InputPlan, plan_inputs
-from costir.load.hf_sizes import SizeField, absurd, find_sizes, layers_follow_lists, per_layer, section, with_values
+from costir.load.hf_sizes import SizeField, absurd, find_sizes, layers_follow_lists, multiples, per_layer, section, with_values
 
 LARGEST = 10_000_000  # bytes of a config file
 DEEPEST = 10_000  # layers
@@ -118,6 +118,7 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
         depth=tuple(f.letter for f in fields if f.letter in ("L", "L_dec")),
         trusted_layers=layers_follow_lists(config, text),
         per_layer=per_layer(config, text, layers) if layers else {},
+        multiples=multiples(config, text, fields),
         limits={k: v for k, v in plan.limits.items() if k in sizes},
     )
 
@@ -211,17 +212,15 @@ def _model_class(path: Path, data: Mapping[str, Any], config: Any, asked: str) -
 
 
 def _class_beside(config: Any) -> Any:
-    """A model class for a part that no head covers (a text or vision tower), from transformers' own file beside the configuration."""
+    """A model class for a part that no head covers (a vision tower), from transformers' file beside the configuration's."""
     from transformers import PreTrainedModel
 
     try:
         module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
     except ImportError:
         return None
-    found = [
-        c for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, PreTrainedModel) and "forward" in vars(c)
-    ]
-    own = [c for c in found if c.config_class is type(config) and not c.__name__.endswith("PreTrainedModel")]
+    found: list[Any] = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, PreTrainedModel)]
+    own = [c for c in found if c.config_class is type(config) and "forward" in vars(c)]
     return max(own, key=lambda c: ("For" in c.__name__, c.__name__.endswith("Model"), c.__name__), default=None)
 
 

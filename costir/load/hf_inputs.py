@@ -130,7 +130,7 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
     if "bbox" in parameters:
         inputs["bbox"] = Input(("B", "T", 4), True)
     notes, vision, numbers = _length_note(owner, longest, limits), None, dict[str, int]()
-    if "pixel_values" in parameters and hasattr(config, "vision_config"):
+    if "pixel_values" in parameters and getattr(config, "vision_config", None) is not None:
         if "ForConditionalGeneration" in cls.__name__ or "CausalLM" in cls.__name__:
             notes += ("text only: no image is given",)
         else:

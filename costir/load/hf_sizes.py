@@ -143,6 +143,15 @@ def other_names(owner: Any, name: str) -> list[str]:
     return [real, *(a for a, b in owner.attribute_map.items() if b == real)]
 
 
+def multiples(config: Any, text: str, sizes: list[SizeField]) -> dict[str, int]:
+    """What sizes must be multiples of because of fields that are no sizes: groups of experts, heads of a fixed width."""
+    found = {s.letter: math.lcm(*(s.value // math.gcd(b, s.value) for _, _, b in s.scaled)) for s in sizes if s.scaled}
+    groups = read(section(config, text), "n_group")
+    if type(groups) is int and groups > 1 and any(s.letter == "E" for s in sizes):
+        found["E"] = groups
+    return found
+
+
 def absurd(config: Any, text: str) -> str:
     """A field that should be a size and is not one, as "hidden_size=-4096"; "" where there is none."""
     owner = section(config, text)
@@ -203,6 +212,8 @@ def with_values(data: Mapping[str, Any], values: Mapping[str, int], sizes: list[
         SizeError: where a field in a fixed ratio to a size would not be whole.
     """
     out = copy.deepcopy(dict(data))
+    for where in {"", *(w for s in sizes for w, _ in s.fields)}:
+        _fix_padding(section(config, where), out.setdefault(where, {}) if where else out)
     for s in sizes:
         if s.letter not in values:
             continue
@@ -216,6 +227,15 @@ def with_values(data: Mapping[str, Any], values: Mapping[str, int], sizes: list[
             if int(value) != s.value:
                 _follow(out, target, s, int(value))
     return out
+
+
+def _fix_padding(owner: Any, target: dict[str, Any]) -> None:
+    """Put the padding token at 0 or 1: its row costs what every row costs, but must lie inside any vocabulary."""
+    padding = read(owner, "pad_token_id")
+    if type(padding) is int and padding > 1:
+        for name in other_names(owner, "pad_token_id"):
+            target.pop(name, None)
+        target[other_names(owner, "pad_token_id")[0]] = 1
 
 
 def _scaled(size: SizeField, value: int) -> list[tuple[str, str, int]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 _COSTIR = str(Path(__file__).resolve().parents[1])
+_RUN = f"{_COSTIR}/trace.py"  # calls the user's model
 
 
 @functools.cache
@@ -28,10 +29,10 @@ def is_library_file(filename: str) -> bool:
 
 
 def user_frame(start: int = 1) -> FrameType | None:
-    """The innermost frame of user code, or None."""
+    """The innermost frame of user code below costir's own run, or None: who called costir is not asked."""
     frame: FrameType | None = sys._getframe(start)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
-        frame = frame.f_back
+        frame = frame.f_back if frame.f_code.co_filename != _RUN else None
     return frame
 
 

@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from costir.errors import TraceError
 from costir.tracing.dims import Dim
 from costir.tracing.frames import user_frame, where
-from costir.tracing.recorder import Recorder, Scope
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
 
@@ -118,8 +117,8 @@ def _lazy_parameters() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def patched_torch(scope: Scope, recorder: Recorder) -> Iterator[None]:
-    """All patches, for the length of one trace."""
+def patched_torch(shapes: bool = True) -> Iterator[None]:
+    """All patches, for the length of one trace; with `shapes`, user code sees sizes as `Dim`s."""
     importlib.import_module("torch._dynamo")  # reads the functions replaced below when it is first imported
     before = os.environ.get("TRANSFORMERS_DISABLE_TORCH_CHECK")
     os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"
@@ -136,7 +135,8 @@ def patched_torch(scope: Scope, recorder: Recorder) -> Iterator[None]:
             stack.enter_context(_replaced(torch.nested, name, _refuse_nested))
         stack.enter_context(_lazy_parameters())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_Shapes())
+        if shapes:
+            stack.enter_context(_Shapes())
         try:
             yield
         finally:

@@ -14,6 +14,7 @@ from costir.tracing.frames import is_library_file, user_frame, where
 from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
+_NEAR = 3  # autograd nodes that one operator makes
 _CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
 
 
@@ -51,11 +52,24 @@ class Event(NamedTuple):
 
 @dataclass
 class Scope:
-    """Where the program is: module path, phase, and what backward nodes stem from."""
+    """Where the program is: module path, phase, and what backward nodes stem from.
+
+    Attributes:
+        path: of the running module.
+        phase: of the run.
+        origin: by autograd's sequence number, the place of the first operator seen after the node was made: its own.
+    """
 
     path: str = ""
     phase: str = "forward"
     origin: dict[int, tuple[str, str, int]] = field(default_factory=dict)
+
+    def stem(self, number: int) -> tuple[str, str, int] | None:
+        """The place in the forward pass of the autograd node with this sequence number.
+
+        A node that no operator followed (the second one of an in-place write to a view) has the place of the one before it.
+        """
+        return next((self.origin[n] for n in range(number, number - _NEAR, -1) if n in self.origin), None)
 
 
 def _schema(func: Any, cache: dict[Any, Any] = {}) -> tuple[tuple[str, Any], ...]:  # noqa: B006 - a cache on purpose
@@ -86,7 +100,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class Recorder(TorchDispatchMode):
-    """Notes each operator call into `events`; keeps all tensors alive, so that memory addresses stay distinct."""
+    """Notes each operator call into `events`; keeps all memory alive, so that its addresses stay distinct.
+
+    Memory, not tensors: autograd copies a gradient that somebody else holds, and a run without a recorder holds none.
+    """
 
     supports_higher_order_operators = True
 
@@ -101,13 +118,15 @@ class Recorder(TorchDispatchMode):
         self.notes: dict[str, None] = {}
         self.routing: list[Routing] = []
         self._memory: dict[Any, int] = {}
-        self._keep: list[Any] = []
+        self._held: dict[int, Any] = {}
 
     def describe(self, t: torch.Tensor) -> RawTensor:
         """The record of a tensor."""
         if t.layout is not torch.strided:
             return self._describe_sparse(t)
-        storage = t.untyped_storage()._cdata
+        memory = t.untyped_storage()
+        storage = memory._cdata
+        self._held[storage] = memory
         shape, stride = tuple(t.shape), t.stride()
         key = (storage, t.storage_offset(), shape, stride)
         ref = self._memory.setdefault(key, len(self._memory))
@@ -116,6 +135,7 @@ class Recorder(TorchDispatchMode):
 
     def _describe_sparse(self, t: torch.Tensor) -> RawTensor:
         ref = self._memory.setdefault(id(t), len(self._memory))
+        self._held[id(t)] = t
         role = self.roles.get(id(t), "activation")
         with _disable_current_modes():  # a fake copy of a sparse tensor has lost its number of elements
             if t.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -155,7 +175,6 @@ class Recorder(TorchDispatchMode):
         flat = [o for item in outputs for o in (item if isinstance(item, (tuple, list)) else (item,))]
         results = tuple([self.describe(o) for o in flat if isinstance(o, torch.Tensor)])
         record = tuple([(k, self._arg(v)) for k, v in args.items()])
-        self._keep.append((args, out))
         self.events.append(Event(op, record, results, path, source, self.scope.phase, site))
 
     def _place(self) -> tuple[str, str, int]:
@@ -164,13 +183,10 @@ class Recorder(TorchDispatchMode):
         path, source, site = scope.path, where(frame), frame.f_lasti if frame is not None else 0
         if scope.phase == "backward":
             node = torch._C._current_autograd_node()
-            origin = scope.origin.get(node._sequence_nr()) if node is not None else None
-            if origin is not None:
-                path = path or origin[0]
-                source = source or origin[1]
-                site = site or origin[2]
-        if torch.is_grad_enabled():
-            scope.origin[torch.autograd._get_sequence_nr() - 1] = (path, source, site)
+            stem = scope.stem(node._sequence_nr()) if node is not None else None
+            if stem is not None:
+                path, source, site = path or stem[0], source or stem[1], site or stem[2]
+        scope.origin.setdefault(torch.autograd._get_sequence_nr() - 1, (path, source, site))
         return path, source, site
 
     def _arg(self, x: Any) -> Any:

@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from costir.errors import CostirError as CostirError
     from costir.hardware import load_chip as load_chip
     from costir.ir import Threshold as Threshold
+    from costir.ir import Call as Call
+    from costir.ir import Cost as Cost
     from costir.ops.registry import rule as rule
+    from costir.ops.registry import traffic as traffic
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Analysis": "costir.analysis", "analyze": "costir.api", "annotate": "costir.api", "CostirError": "costir.errors",
     "load_chip": "costir.hardware", "Threshold": "costir.ir", "rule": "costir.ops.registry",
+    "traffic": "costir.ops.registry", "Call": "costir.ir", "Cost": "costir.ir",
 }  # fmt: skip
-__all__ = ["Analysis", "CostirError", "Threshold", "analyze", "annotate", "load_chip", "rule"]
+__all__ = ["Analysis", "Call", "Cost", "CostirError", "Threshold", "analyze", "annotate", "load_chip", "rule", "traffic"]
 
 
 def __getattr__(name: str) -> Any:

@@ -291,6 +291,16 @@ class Analysis:
         point = {size(n): Integer(v) for n, v in values.items()}
         return Point(values, {q: _exact(getattr(regime, "_own")(q).xreplace(point), q) for q in QUANTITIES})
 
+    def evaluate(self, *quantities: str, **sizes: Any) -> Mapping[str, Any]:
+        """Quantities at many points as numpy arrays: evaluate("flops", "bytes", B=np.arange(1, 10**6)); see `costir.evaluate`.
+
+        Raises:
+            SizeError: as for `at`.
+        """
+        from costir.evaluate import evaluate
+
+        return evaluate(self, quantities, sizes)
+
     def _own(self, quantity: str) -> Expr:
         """A quantity in this regime alone."""
         if not self.others:
@@ -390,8 +400,19 @@ class OnChip:
 
         return tuple(thresholds(self.analysis.costed, self.chip, unknown))
 
+    def roofline_figure(self) -> Any:
+        """The roofline as a matplotlib figure: operators as points under the chip's roof."""
+        from costir.plot import roofline_figure
+
+        return roofline_figure(self.analysis, [self.chip])
+
+    def _repr_html_(self) -> str:
+        from costir.render import notebook_html
+
+        return notebook_html(self.analysis, [self.chip])
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.roofline, name)
 

@@ -192,9 +192,13 @@ def _rate(chip: Chip, dtype: str) -> Any:
 
 def _notes(analysis: Analysis, roofs: Sequence[Roofline]) -> tuple[str, ...]:
     """The analysis's notes, then what each chip's rates stand in for."""
+    regime = []
+    if analysis.others:
+        words = f"the regime of the base sizes ({ir.condition_text(analysis.regime)})"
+        regime = [f"operators, times and critical sizes: {words}; totals and sweeps: all {len(analysis.others) + 1} regimes"]
     several = len(roofs) > 1
     on_chips = [f"{roof.chip.label}: {n}" if several else n for roof in roofs for n in roof.notes]
-    return tuple(dict.fromkeys([*map(str, analysis.notes), *on_chips]))
+    return tuple(dict.fromkeys([*regime, *map(str, analysis.notes), *on_chips]))
 
 
 def _sweep(

@@ -226,6 +226,7 @@ def _assemble(run: _Run, traces: list[Trace], base: Trace, names: list[str], pin
     ]
     constraints += conditions(checked, base, lifter.fit) if names else []
     constraints += lifter.whole()
+    constraints += [Constraint(sp.Le(size(n), Integer(v)), "the model's longest") for n, v in run.family.limits.items() if n in names]
     if run.depth.period > 1 or run.depth.prefix:
         constraints += _depth_constraints(run)
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(dict.fromkeys(constraints)), tuple(notes))

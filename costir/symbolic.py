@@ -211,10 +211,10 @@ def evaluate(e: Expr, values: Mapping[Symbol, int | Expr]) -> Expr:
     return cast(Expr, sp.sympify(e).xreplace({k: sp.sympify(v) for k, v in values.items()}))
 
 
-def compile(expressions: Sequence[Expr], names: Sequence[str]) -> Callable[..., Any]:
+def compile_many(expressions: Sequence[Expr | Boolean], names: Sequence[str]) -> Callable[..., Any]:
     """A function of the named sizes, for numpy arrays or numbers, that returns one value per expression.
 
-    Common subexpressions are shared. Evaluate in floats, or in Python integers for exact results.
+    Common subexpressions are shared.
     """
     return cast(Callable[..., Any], sp.lambdify([size(n) for n in names], list(expressions), modules="numpy", cse=True))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,15 +58,21 @@ class Trace:
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
+
+
+def _of(name: str, **options: Any) -> Optimizer:
+    """An optimizer of torch.optim with these options, made from the parameters."""
+    return lambda params: getattr(torch.optim, name)(params, **options)
+
+
+_PLAIN = "AdamW Adam NAdam RAdam Adamax Adadelta Adagrad Adafactor ASGD RMSprop Rprop Muon".split()
 OPTIMIZERS: dict[str, Optimizer] = {
-    "adamw": lambda params: torch.optim.AdamW(params),
-    "adam": lambda params: torch.optim.Adam(params),
-    "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
-    "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
-    "adagrad": lambda params: torch.optim.Adagrad(params),
-    "rmsprop": lambda params: torch.optim.RMSprop(params),
-    "adafactor": lambda params: torch.optim.Adafactor(params),
+    **{name.lower(): _of(name) for name in _PLAIN if hasattr(torch.optim, name)},
+    "sgd": _of("SGD", lr=0.1),
+    "momentum": _of("SGD", lr=0.1, momentum=0.9),
+    "nesterov": _of("SGD", lr=0.1, momentum=0.9, nesterov=True),
 }
+_STEPS = 1000  # taken before the recorded step
 
 
 def build(family: Family, sizes: Mapping[str, int]) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -145,45 +151,95 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],
                 phase: str, optimizer: Optimizer | None) -> None:  # fmt: skip
     scope = recorder.scope
-    stepper = None
-    if phase == "train":
-        make = optimizer or family.optimizer or OPTIMIZERS["adamw"]
-        stepper = make([p for p in module.parameters() if p.requires_grad])
-    recorder.recording = True
-    with torch.set_grad_enabled(phase != "forward"), paths(module, scope):
-        try:
+    what = "making the optimizer"
+    try:
+        stepper = _stepper(optimizer or family.optimizer or OPTIMIZERS["adamw"], module) if phase == "train" else None
+        recorder.recording = True
+        with torch.set_grad_enabled(phase != "forward"), paths(module, scope):
+            what = "the forward pass"
             out = module(*args, **kwargs)
             if phase == "forward":
                 return
             loss = _loss(family, out, recorder)
-            scope.phase = "backward"
+            what, scope.phase = "the backward pass", "backward"
             loss.backward()
             if stepper is not None:
-                scope.phase, scope.path = "optimizer", "optimizer"
+                what, scope.phase, scope.path = "the optimizer's step", "optimizer", "optimizer"
+                _steady(recorder, stepper)
                 stepper.step()
-        except CostirError:
-            raise
-        except Exception as error:
-            raise _failed(f"the {scope.phase} pass", error, sizes) from error
+    except CostirError:
+        raise
+    except Exception as error:
+        raise _failed(what, error, sizes) from error
+
+
+def _stepper(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of the parameters that are trained."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    if not trained:
+        raise TraceError("no parameter is trained, so an optimizer has nothing to do", "use --phase forward or --phase backward")
+    return make(trained)
+
+
+def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
+    """Take the first step, which makes the states, unrecorded, and let the count of steps be large.
+
+    So the step that is recorded is one like most: no states to make, no warm-up of the method itself left.
+    """
+    trained = [p for group in stepper.param_groups for p in group["params"]]
+    _mark(recorder, "grad", [p.grad for p in trained])
+    recorder.recording = False
+    stepper.step()
+    for state in stepper.state.values():
+        steps = state.get("step") if isinstance(state, dict) else None
+        if isinstance(steps, torch.Tensor):
+            steps.fill_(_STEPS)
+        elif type(steps) is int:
+            state["step"] = _STEPS
+    recorder.recording = True
+    _mark(recorder, "state", tree_leaves([dict(s) for s in stepper.state.values()]))
+
+
+def _mark(recorder: Recorder, role: str, found: Iterable[Any]) -> None:
+    """Say what memory holds, where it holds nothing else."""
+    for t in found:
+        if isinstance(t, torch.Tensor) and t.layout is torch.strided:
+            recorder.roles.setdefault(t.untyped_storage()._cdata, role)
 
 
 def _loss(family: Family, out: Any, recorder: Recorder) -> torch.Tensor:
-    """The scalar that backward starts from: the file's own loss, the output's, or the sum of the first floating output."""
+    """The scalar that backward starts from: the file's own loss, the output's own, a scalar output, or else a sum.
+
+    Raises:
+        TraceError: where no output depends on anything that is trained.
+    """
     if family.loss is not None:
-        return family.loss(out)
-    given = getattr(out, "loss", None)
-    if isinstance(given, torch.Tensor):
-        return given if given.dim() == 0 else given.sum()
-    found = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)] or [
-        t for t in getattr(out, "__dict__", {}).values() if isinstance(t, torch.Tensor)]  # fmt: skip
-    scalars = [t for t in found if t.dim() == 0 and t.requires_grad]
-    if scalars:
-        return scalars[0]
-    floats = [t for t in found if t.is_floating_point() and t.requires_grad]
-    if not floats:
-        raise TraceError("no output depends on a parameter, so there is nothing to differentiate", "use --phase forward")
-    recorder.notes["loss: sum of the first output (the model gives none)"] = None
-    return floats[0].sum()
+        out = family.loss(out)
+    given = _named_loss(out)
+    found = [given] if given is not None else _outputs(out)
+    usable = [t for t in found if t.requires_grad and (t.is_floating_point() or t.is_complex())]
+    if not usable:
+        seen = "its loss" if given is not None else "no output"
+        depends = "does not depend" if given is not None else "depends"
+        raise TraceError(f"{seen} {depends} on a parameter that is trained, so there is nothing to differentiate", "use --phase forward")
+    scalar = next((t for t in usable if t.dim() == 0), None)
+    if scalar is not None:
+        return scalar.real if scalar.is_complex() else scalar
+    if given is None:
+        recorder.notes["loss: sum of the first output (the model gives none)"] = None
+    return (usable[0].abs() if usable[0].is_complex() else usable[0]).sum()
+
+
+def _named_loss(out: Any) -> torch.Tensor | None:
+    """The output's own loss: `out.loss` or `out["loss"]`, where it is a tensor."""
+    given = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+    return given if isinstance(given, torch.Tensor) else None
+
+
+def _outputs(out: Any) -> list[torch.Tensor]:
+    """All tensors of an output, those in the attributes of an unknown class included."""
+    leaves = [t for leaf in tree_leaves(out) for t in (leaf, *tree_leaves(getattr(leaf, "__dict__", None) or ()))]
+    return [t for t in leaves if isinstance(t, torch.Tensor)]
 
 
 def _register(recorder: Recorder, module: nn.Module, inputs: Any) -> tuple[RawWeight, ...]:

@@ -57,6 +57,10 @@ class Sample:
     params = property(lambda self: self.costed.graph.params)
     weight_bytes = property(lambda self: self.costed.graph.weight_bytes)
 
+    @property
+    def regime(self) -> Any:
+        return self.constraints[0].condition
+
     def broken(self, values: Mapping[str, int]) -> ir.Constraint | None:
         point = {size(n): number(v) for n, v in values.items()}
         return next((c for c in self.constraints if not bool(c.condition.xreplace(point))), None)

@@ -105,7 +105,7 @@ def test_one_pass_without_cache():
         (QWEN3_MOE, MOE_SIZES, {}),
         ({"model_type": "resnet"}, {"B": 1, "I": 224}, {}),
         ({"model_type": "roberta", "max_position_embeddings": 514}, {**BERT_SIZES, "V": 50265}, {"T": 512}),
-        ({"model_type": "mamba2"}, {"B": 1, "T": 1024, "D": 4096, "V": 32768, "L": 64}, {}),
+        ({"model_type": "mamba2"}, {"B": 1, "T": 128, "D": 4096, "V": 32768, "L": 64}, {}),
     ],
 )
 def test_sizes(tmp_path, config, sizes, limits):

@@ -17,8 +17,8 @@ _RELATIONS = {"<": sp.Lt, "<=": sp.Le, ">": sp.Gt, ">=": sp.Ge, "==": sp.Eq, "!=
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
-def _by_key(trace: Trace) -> dict[tuple[str, str], list[Guard]]:
-    found: dict[tuple[str, str], list[Guard]] = {}
+def _by_key(trace: Trace) -> dict[tuple[str, str, bool], list[Guard]]:
+    found: dict[tuple[str, str, bool], list[Guard]] = {}
     for g in trace.guards:
         found.setdefault(g.key, []).append(g)
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from costir.errors import RuleError
 from costir.ir import Call, Conventions, Cost, Tensor
@@ -31,26 +32,52 @@ class Entry:
 RULES: dict[str, Entry] = {}
 
 
-def rule(*ops: str, kind: str, counts: str) -> Callable[[Rule], Rule]:
-    """Register a cost rule for operators ("aten.mm", or one overload "aten.sum.dim_IntList").
+def rule(*ops: Any, kind: str = "custom", counts: str = "") -> Callable[[Rule], Rule]:
+    """Register a cost rule for operators, one's own included.
+
+        @costir.rule(torch.ops.mylib.hidden_mm)
+        def hidden_mm(call, conventions):
+            (b, d), (f, _) = (t.shape for t in call.inputs)
+            return costir.traffic(call, matmul=2 * b * d * f)
 
     Args:
-        ops: operator names.
+        ops: operators as `torch.ops` gives them, or names: "aten.mm", or one overload "aten.sum.dim_IntList".
         kind: a word for the table in docs/counting.md.
-        counts: what is counted, in a few words, in terms of the operands.
+        counts: what is counted, in a few words; by default the first line of the function's docstring.
 
     Raises:
-        RuleError: where an operator already has a rule.
+        RuleError: where an operator already has a rule from another place.
     """
 
     def register(function: Rule) -> Rule:
-        for op in ops:
-            if op in RULES:
-                raise RuleError(f"{op} already has a rule ({RULES[op].rule.__name__})")
-            RULES[op] = Entry(function, kind, counts)
+        entry = Entry(function, kind, counts or (function.__doc__ or function.__name__).strip().splitlines()[0])
+        for op in map(_name, ops):
+            before = RULES.get(op)
+            if before is not None and not (kind == "custom" and _place(before.rule) == _place(function)):
+                raise RuleError(f"{op} already has a rule ({before.rule.__module__}.{before.rule.__name__})")
+            RULES[op] = entry
         return function
 
     return register
+
+
+def _name(op: Any) -> str:
+    """ "aten.mm" for a name or for what `torch.ops` gives."""
+    if isinstance(op, str):
+        return op.replace("::", ".")
+    qualified = getattr(op, "_qualified_op_name", None)  # an OpOverloadPacket: "aten::mm"
+    if qualified is None and hasattr(op, "_schema"):  # an OpOverload: schema name and overload
+        return f"{op._schema.name.replace('::', '.')}.{op._overloadname}"
+    if qualified is None and hasattr(op, "_opoverload"):  # what torch.library.custom_op gives
+        qualified = op._opoverload._schema.name
+    if qualified is None:
+        raise RuleError(f"{op!r} is no operator", 'give torch.ops.mylib.foo or the name "mylib.foo"')
+    return str(qualified).replace("::", ".")
+
+
+def _place(function: Rule) -> tuple[str, str]:
+    """Where a function is defined: defining it again there, in a notebook say, replaces the rule."""
+    return function.__module__, function.__qualname__
 
 
 def find(op: str) -> Entry | None:

@@ -10,9 +10,10 @@ import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from costir.tracing.frames import is_library_file, is_user_file
+from costir.tracing.frames import is_library_file, is_user_file, where
 
 OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -29,11 +30,12 @@ class Guard:
     right: int
     outcome: bool
     library: bool = False  # made by an installed package, not by the user
+    implied: bool = False  # not written as a comparison: a table is only so long
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str, bool]:
         """What stays the same when the sizes change."""
-        return self.source, self.op
+        return self.source, self.op, self.implied
 
 
 _log: list[dict[Guard, None]] = []  # the innermost trace's guards; empty outside traces
@@ -53,12 +55,16 @@ class watch:  # noqa: N801 - reads as a verb where it is used
 
 
 def _note(op: str, left: int, right: int, outcome: bool) -> None:
-    if not _log:
-        return
-    frame = sys._getframe(2)
-    if is_user_file(frame.f_code.co_filename):
-        source = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-        _log[-1][Guard(source, op, int(left), int(right), outcome, is_library_file(frame.f_code.co_filename))] = None
+    if _log:
+        frame = sys._getframe(2)
+        if is_user_file(frame.f_code.co_filename):
+            _log[-1][Guard(where(frame), op, int(left), int(right), outcome, is_library_file(frame.f_code.co_filename))] = None
+
+
+def note_guard(frame: FrameType | None, op: str, left: int, right: int) -> None:
+    """Note a condition that held at a frame although the program did not write it as a comparison."""
+    if _log and frame is not None:
+        _log[-1][Guard(where(frame), op, int(left), int(right), True, library=True, implied=True)] = None
 
 
 def _comparison(op: str) -> Callable[[Dim, Any], Any]:

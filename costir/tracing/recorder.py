@@ -10,11 +10,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from costir.errors import TraceError
+from costir.tracing.dims import note_guard
 from costir.tracing.frames import is_library_file, user_frame, where
 from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
 _NEAR = 3  # autograd nodes that one operator makes
+_LISTS = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd", "aten._fused_adagrad")  # elementwise over lists of tensors
+_BOUNDED = frozenset(("embedding", "index_select", "slice"))
 _CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
 
 
@@ -94,6 +97,19 @@ def _small(out: Any) -> bool:
     return all(o.numel() <= LIMIT for o in results if isinstance(o, torch.Tensor))
 
 
+def _members(args: dict[str, Any], out: Any) -> list[tuple[dict[str, Any], Any]]:
+    """A call on lists, taken apart: member by member where all its lists are equally long."""
+    lists = {len(v) for v in args.values() if isinstance(v, (list, tuple)) and len(v)}
+    n = lists.pop() if len(lists) == 1 else 1
+    if n == 1 or not isinstance(next(iter(args.values())), (list, tuple)):
+        return [(args, out)]
+
+    def pick(x: Any, i: int) -> Any:
+        return (x[i],) if isinstance(x, (list, tuple)) and len(x) == n else x
+
+    return [({k: pick(v, i) for k, v in args.items()}, pick(out, i)) for i in range(n)]
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """The name without the prefix "torch."."""
     return str(dtype)[6:]
@@ -167,15 +183,17 @@ class Recorder(TorchDispatchMode):
         self.note_call(op, given, out)
 
     def note_call(self, op: str, args: dict[str, Any], out: Any) -> None:
-        """Write down a call with named arguments."""
+        """Write down a call with named arguments; one on lists of tensors, such as an optimizer's, as a call per member."""
         if not self.recording:
             return
-        path, source, site = self._place()
-        outputs = out if isinstance(out, (tuple, list)) else (out,)
-        flat = [o for item in outputs for o in (item if isinstance(item, (tuple, list)) else (item,))]
-        results = tuple([self.describe(o) for o in flat if isinstance(o, torch.Tensor)])
-        record = tuple([(k, self._arg(v)) for k, v in args.items()])
-        self.events.append(Event(op, record, results, path, source, self.scope.phase, site))
+        place = self._place()
+        for given, result in _members(args, out) if op.startswith(_LISTS) else ((args, out),):
+            outputs = result if isinstance(result, (tuple, list)) else (result,)
+            flat = [o for item in outputs for o in (item if isinstance(item, (tuple, list)) else (item,))]
+            results = tuple([self.describe(o) for o in flat if isinstance(o, torch.Tensor)])
+            record = tuple([(k, self._arg(v)) for k, v in given.items()])
+            path, source, site = place
+            self.events.append(Event(op, record, results, path, source, self.scope.phase, site))
 
     def _place(self) -> tuple[str, str, int]:
         """Module path, line, and position within the line of what is running."""
@@ -210,6 +228,8 @@ class Recorder(TorchDispatchMode):
         if name == "lift_fresh" and type(args[0]) is torch.Tensor and args[0].numel() <= LIMIT:
             return self._lift_fresh(func, args, kwargs)
         known = self.values.operands(_operands(args, kwargs))
+        if name in _BOUNDED:
+            self._bound(name, args)
         try:
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -224,6 +244,22 @@ class Recorder(TorchDispatchMode):
         elif name in _CHOICES:
             self._choose(name, args, kwargs, out)
         return out
+
+    def _bound(self, name: str, args: Any) -> None:
+        """A table is only so long: note that the positions looked up, or the slice taken, lie within it."""
+        assert self.values is not None
+        if name == "slice":
+            if len(args) > 3 and type(args[1]) is int and type(args[3]) is int and 0 < args[3] <= args[0].shape[args[1]]:
+                note_guard(user_frame(3), "<=", args[3], args[0].shape[args[1]])
+            return
+        table, index = (args[0], args[1]) if name == "embedding" else (args[0], args[2])
+        known = self.values.get(index)
+        if known is not None and not known.data and not known.routed and known.value is not None and known.value.numel():
+            with _disable_current_modes():
+                top = int(known.value.max()) + 1
+            dim = 0 if name == "embedding" else args[1]
+            if 0 < top <= table.shape[dim]:
+                note_guard(user_frame(3), "<=", top, table.shape[dim])
 
     def _write(self, func: Any, args: Any, kwargs: Any, known: list[Known] | None) -> None:
         """An operator writes into its operands: follow it on real values, or forget them."""
@@ -278,6 +314,9 @@ class Recorder(TorchDispatchMode):
         name = func._schema.name.split("::")[1]
         frame = user_frame(2)
         line = where(frame) or "the model"
+        if known is None and name == "_local_scalar_dense" and args[0].is_floating_point() and self.scope.phase == "optimizer":
+            self.notes[f"{line.replace('the model', 'the optimizer')} reads numbers of the weights or gradients: each is taken as 1"] = None
+            return 1.0
         if known is None:
             what = "branches on or reads the value of a tensor" if "scalar" in name or name in ("equal", "is_nonzero") else (
                 f"makes a tensor whose shape depends on values ({name})")  # fmt: skip

@@ -1,0 +1,260 @@
+"""A torch.fx graph whose nodes carry values -> the operator calls of each node.
+
+An ATen operator is one call, read off its node's values. What torch takes apart when it runs (aten.linear, reshape,
+scaled_dot_product_attention, and torch functions in graphs above the ATen level) is run on those values, which are fake
+tensors, and counts as the operators that run. So an exported program costs what its module costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from costir.errors import CostirError, LoadError
+from costir.ir import Call
+from costir.load.fx_recorder import SymbolicRecorder
+from costir.load.symints import Symbols
+from costir.ops.registry import find
+from costir.tracing.frames import is_user_file
+
+_CHECKS = ("aten::_assert", "aten::sym_constrain_range", "aten::_assert_scalar", "aten::sym_")
+_STATE = ("_enter_autocast", "_exit_autocast")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+class Condition(NamedTuple):
+    """Something that the program checks or decides about its sizes."""
+
+    condition: Any
+    source: str
+    branch: bool
+
+
+def value(node: fx.Node) -> Any:
+    """What a node carries: fake tensors, symbolic numbers, nested; None where it carries nothing."""
+    return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
+
+
+def has_value(node: fx.Node) -> bool:
+    """Whether a node carries a value."""
+    return "val" in node.meta or "example_value" in node.meta
+
+
+def source_of(node: fx.Node) -> str:
+    """ "file.py:12" of the innermost line that is not torch's own, or ""."""
+    frames = [m for m in _FRAME.finditer(node.meta.get("stack_trace") or "") if is_user_file(m["file"])]
+    return f"{frames[-1]['file'].rsplit('/', 1)[-1]}:{frames[-1]['line']}" if frames else ""
+
+
+def path_of(node: fx.Node) -> str:
+    """The module path of a node, relative to the model: "layers.3.mlp"."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    if not stack:
+        return str(node.meta.get("path", ""))
+    entry = list(stack.values())[-1]
+    path = str(entry[0] if isinstance(entry, tuple) else entry)
+    path = re.sub(r"\._modules\['([^']*)'\]|\.?\['?([^'\]]*)'?\]", lambda m: f".{m[1] or m[2]}", re.sub(r"^L\['[^']*'\]|^L__self__", "", path))
+    return re.sub(r"@\d+", "", path.replace("slf.", "")).strip(".")
+
+
+def mode_of(graph_module: fx.GraphModule) -> FakeTensorMode | None:
+    """The fake mode that the graph's values belong to."""
+    for node in graph_module.graph.nodes:
+        for leaf in tree_leaves(value(node)):
+            if isinstance(leaf, FakeTensor):
+                return leaf.fake_mode
+    return None
+
+
+class Walker:
+    """Walks a graph and its sub-graphs in order.
+
+    Attributes:
+        recorder: all calls in order.
+        steps: the calls of each node, nodes of sub-graphs included.
+        conditions: what the program asserts or decides about its sizes.
+        notes: assumptions.
+    """
+
+    def __init__(self, graph_module: fx.GraphModule, symbols: Symbols) -> None:
+        self.symbols = symbols
+        self.recorder = SymbolicRecorder(symbols)
+        self.mode = mode_of(graph_module)
+        self.steps: dict[fx.Node, tuple[Call, ...]] = {}
+        self.conditions: list[Condition] = []
+        self.notes: dict[str, None] = {}
+        self.made: dict[fx.Node, Any] = {}  # values of nodes that carry none
+        self.forced = False  # under autocast operators are run, since casts are made as they run
+
+    def walk(self, graph_module: fx.GraphModule) -> None:
+        """Note the calls of every node of a graph.
+
+        Raises:
+            LoadError: a node carries no value, or calls a module.
+        """
+        backward = backward_nodes(graph_module.graph)
+        outer = (self.recorder.path, self.recorder.source, self.recorder.phase)
+        for node in graph_module.graph.nodes:
+            before = len(self.recorder.calls)
+            self.recorder.path = path_of(node) or (outer[0] if not node.meta.get("nn_module_stack") else "")
+            self.recorder.source = source_of(node) or outer[1]
+            self.recorder.phase = "backward" if node in backward or outer[2] == "backward" else "forward"
+            try:
+                self._node(graph_module, node)
+            except CostirError:
+                raise
+            except (NotImplementedError, AttributeError, TypeError, KeyError, IndexError) as error:
+                raise LoadError(f"node {node.name} of the graph cannot be read: {type(error).__name__}: {_line(error)}",
+                                "give a graph at the ATen level, as torch.export or aot_autograd make it") from error  # fmt: skip
+            if node.op in ("call_function", "call_method"):
+                self.steps[node] = tuple(self.recorder.calls[before:])
+        self.recorder.path, self.recorder.source, self.recorder.phase = outer
+
+    def _node(self, graph_module: fx.GraphModule, node: fx.Node) -> None:
+        if node.op == "get_attr":
+            self._attribute(graph_module, node)
+        elif node.op == "call_module":
+            raise LoadError(f"node {node.name} calls the module {node.target}, which the graph does not show",
+                            "trace the model to the ATen level, with torch.export or make_fx")  # fmt: skip
+        elif node.op == "placeholder" and not has_value(node) and node not in self.made:
+            raise _no_value(node)
+        elif node.op in ("call_function", "call_method"):
+            self._call(node)
+
+    def _attribute(self, graph_module: fx.GraphModule, node: fx.Node) -> None:
+        held: Any = graph_module
+        for part in str(node.target).split("."):
+            held = getattr(held, part)
+        if not isinstance(held, torch.Tensor):
+            self.made[node] = held
+            return
+        if not has_value(node):
+            self.made[node] = held if self.mode is None or isinstance(held, FakeTensor) else self.mode.from_tensor(held, static_shapes=True)
+        self.recorder.set_role(self.of(node), "weight" if isinstance(held, torch.nn.Parameter) else "buffer")
+
+    def of(self, node: fx.Node) -> Any:
+        """The value of a node."""
+        if node in self.made:
+            return self.made[node]
+        if has_value(node):
+            return value(node)
+        raise _no_value(node)
+
+    def _call(self, node: fx.Node) -> None:
+        target = node.target
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            from costir.load import fx_hops
+
+            fx_hops.note(self, node, target)
+            return
+        if target is operator.getitem and isinstance(node.args[0], fx.Node) and not isinstance(self.of(node.args[0]), torch.Tensor):
+            self._item(node)
+            return
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        if name in _STATE:
+            self.made[node] = target(*map_arg(node.args, self.of))  # type: ignore[operator]
+            self.forced = name == _STATE[0]
+            return
+        if not has_value(node) and not _returns_nothing(node):
+            raise _no_value(node)
+        args, kwargs = map_arg(node.args, self.of), map_arg(node.kwargs, self.of)
+        if isinstance(target, torch._ops.OpOverload) and target._schema.name.startswith(_CHECKS):
+            self._check(node, args)
+            return
+        if not any(isinstance(t, torch.Tensor) for t in tree_leaves((args, kwargs, value(node)))):
+            return  # arithmetic on sizes
+        if isinstance(target, torch._ops.OpOverload) and not self._is_composite(target):
+            self.recorder.note_operator(target, args, kwargs, value(node))
+        else:
+            self._run(node, args, kwargs)
+
+    def _item(self, node: fx.Node) -> None:
+        whole, index = self.of(node.args[0]), node.args[1]  # type: ignore[arg-type]
+        if not has_value(node):
+            self.made[node] = whole[index]
+        self.recorder.link(self.of(node), whole[index])
+
+    def _check(self, node: fx.Node, args: Any) -> None:
+        """An assertion of the program about its sizes."""
+        if args and isinstance(args[0], torch.SymBool):
+            self.conditions.append(Condition(self.symbols.condition(args[0]), source_of(node), False))
+
+    def _is_composite(self, target: Any) -> bool:
+        """Whether torch takes the operator apart when it runs. An operator of one's own that has a rule stays whole."""
+        if self.forced:
+            return True
+        if target.namespace != "aten" and find(f"{target.namespace}.{target._schema.name.split('::')[1]}.{target._overloadname}"):
+            return False
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"))
+
+    def _run(self, node: fx.Node, args: Any, kwargs: Any) -> None:
+        """Run a node on fake tensors and note the operators that run."""
+        before = len(self.recorder.calls)
+        target = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
+        try:
+            with self.running():
+                out = target(*(args[1:] if isinstance(node.target, str) else args), **kwargs)  # type: ignore[operator]
+        except CostirError:
+            raise
+        except Exception as error:
+            del self.recorder.calls[before:]
+            self.notes[f"{node.name} could not be taken apart ({type(error).__name__}: {_line(error)})"] = None
+            self._whole(node, args, kwargs)
+            return
+        self.recorder.link(self.of(node) if has_value(node) else out, out)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The state in which nodes are run: on fake tensors, under the recorder, adding no guards to the program."""
+        with contextlib.ExitStack() as stack:
+            if self.mode is not None:
+                stack.enter_context(self.mode)
+                if self.mode.shape_env is not None:
+                    stack.enter_context(self.mode.shape_env.suppress_guards())
+            stack.enter_context(self.recorder)
+            stack.enter_context(torch.no_grad())
+            yield
+
+    def _whole(self, node: fx.Node, args: Any, kwargs: Any) -> None:
+        """What could not be taken apart, as one call: an operator by its name, anything else as an unknown one."""
+        if isinstance(node.target, torch._ops.OpOverload):
+            self.recorder.note_operator(node.target, args, kwargs, value(node))
+            return
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        operands = tuple(t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
+        self.recorder.note_call(f"torch.{name}.default", {"operands": operands}, value(node))
+
+
+def backward_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes of the backward pass: those that torch marked, or that depend on gradients of outputs."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        tag = node.meta.get("partitioner_tag")
+        marked = tag in ("is_backward", "must_be_in_backward") or node.meta.get("autograd_backward") is True
+        tangent = node.op == "placeholder" and str(node.target).startswith("tangents")
+        if marked or tangent or (tag is None and any(n in found for n in node.all_input_nodes)):
+            found.add(node)
+    return found
+
+
+def _returns_nothing(node: fx.Node) -> bool:
+    target = node.target
+    return not isinstance(target, torch._ops.OpOverload) or not target._schema.returns
+
+
+def _no_value(node: fx.Node) -> LoadError:
+    return LoadError(f"node {node.name} of the graph carries no shape (meta['val'])",
+                     "make the graph with torch.export, aot_autograd or make_fx(tracing_mode='symbolic')")  # fmt: skip
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:160]

@@ -87,7 +87,7 @@ def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conven
     Raises:
         LoadError: where nodes carry no shapes.
     """
-    from costir.load.exported import annotate as fill
+    from costir.graph_pass import annotate as fill
 
     return fill(graph_module, names or {}, Conventions(**cast(Any, conventions)))
 

@@ -32,8 +32,15 @@ def cost(graph: Graph, conventions: Conventions = Conventions()) -> Costed:
 
 def cost_of(call: Call, conventions: Conventions = Conventions()) -> tuple[Cost, str]:
     """The cost of one call, and the name of the rule that gave it ("unknown" where there is none)."""
-    if conventions.weights:
-        call = _stored_as(call, SHORT_DTYPE.get(conventions.weights, conventions.weights))
+    result, name = _by_rule(call, conventions)
+    stored = _stored_as(call, SHORT_DTYPE.get(conventions.weights, conventions.weights)) if conventions.weights else call
+    if stored != call:  # the arithmetic stays as it was, the traffic changes
+        moved, _ = _by_rule(stored, conventions)
+        result = dataclasses.replace(result, read=moved.read, write=moved.write)
+    return result, name
+
+
+def _by_rule(call: Call, conventions: Conventions) -> tuple[Cost, str]:
     entry = registry.find(call.op)
     if entry is not None:
         result = entry.rule(call, conventions)
@@ -63,11 +70,11 @@ def _summed(c: Cost, rounds: Expr) -> Cost:
 
 
 def _stored_as(call: Call, dtype: str) -> Call:
-    """The call with its weights stored as another type; the arithmetic stays as it was."""
+    """The call with its weights stored as another type, those that it writes included."""
 
     def swap(x: Any) -> Any:
         if isinstance(x, Tensor) and x.role == "weight" and x.is_float:
             return dataclasses.replace(x, dtype=dtype)
         return tuple(swap(i) for i in x) if isinstance(x, tuple) else x
 
-    return dataclasses.replace(call, args={k: swap(v) for k, v in call.args.items()})
+    return dataclasses.replace(call, args={k: swap(v) for k, v in call.args.items()}, outputs=swap(call.outputs))

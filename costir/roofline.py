@@ -131,7 +131,8 @@ def times(cost: Cost, chip: Chip) -> Times:
             notes.append(
                 f"elementwise arithmetic in {cost.math or 'float32'} is not timed: {chip.label} has no known vector rate"
             )
-            complete = False
+            # Whole-number work (masks, positions) is bound by memory everywhere; only floating work without a rate is a gap.
+            complete = complete and not (cost.math or "float32").startswith(("float", "bfloat", "complex"))
     memory = cost.nbytes / sym.number(chip.memory_bandwidth)
     return Times(compute, vector, memory, tuple(notes), complete)
 
@@ -192,7 +193,7 @@ class Roofline:
         flat: list[Expr] = []
         for node, t in zip(self.nodes, self.times, strict=True):
             flat += [node.call.count, t.compute, t.vector, t.memory]
-        return sym.compile(flat, list(self.costed.graph.sizes))
+        return sym.compile_many(flat, list(self.costed.graph.sizes))
 
     def per_node(self, **sizes: Any) -> list[Timing]:
         """The times of each node, all its calls together, at these sizes; the others stay at the base.

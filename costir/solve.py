@@ -251,7 +251,7 @@ def _search(b: _Balance, unknown: str, sizes: Mapping[str, int], what: str) -> T
     difference = sym.evaluate(b.work - b.move, others)
     if difference.free_symbols - {sym.size(unknown)}:
         raise SizeError(f"no value for {', '.join(sorted(map(str, difference.free_symbols)))}", "give every size a value")
-    rough = sym.compile([difference], [unknown])
+    rough = sym.compile_many([difference], [unknown])
 
     def exact(x: int) -> int:
         value = sym.evaluate(difference, {sym.size(unknown): x})

@@ -23,6 +23,7 @@ from costir.load.family import Family
 from costir.symbolic import ZERO, Integer
 from costir.tracing.dims import Dim, Guard, watch
 from costir.tracing.frames import is_library_file, is_user_file
+from costir.tracing.masks import known_values
 from costir.tracing.paths import paths
 from costir.tracing.patches import patched_torch
 from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope
@@ -143,7 +144,8 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
             _materialize(module, args, kwargs, sizes)
             recorder.notes.clear()
             weights = _register(recorder, module, (args, kwargs))
-            _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
+            with known_values(recorder):
+                _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
     routing = tuple(recorder.routing) if recorder.routed else ()
     return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing)
 

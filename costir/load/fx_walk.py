@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -258,3 +258,21 @@ def _no_value(node: fx.Node) -> LoadError:
 
 def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0][:160]
+
+
+def walked(graph_module: fx.GraphModule, names: Mapping[str, str]) -> dict[fx.Node, tuple[Call, ...]]:
+    """The operator calls of each node of a graph that carries values.
+
+    Raises:
+        LoadError: a node carries no value, or a name is for no symbol.
+    """
+    symbols = Symbols(names)
+    walker = Walker(graph_module, symbols)
+    for node in graph_module.graph.nodes:
+        v = value(node)
+        if node.op == "placeholder" and isinstance(v, torch.Tensor):
+            walker.recorder.set_role(v, "weight" if isinstance(v, torch.nn.Parameter) else "input")
+            walker.recorder.describe(v)
+    walker.walk(graph_module)
+    symbols.check_names()
+    return walker.steps

@@ -1,0 +1,100 @@
+"""The analysis as a pass in the compiler's sense: costs in `node.meta["costir"]` of torch.fx graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from costir.cost import cost_of
+from costir.ir import Call, Conventions, Cost, Status
+from costir.symbolic import Expr, expand, show, total
+
+_PARTS = ("matmul", "vector", "special", "read", "write")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """What one node of a graph costs: `node.meta["costir"]`.
+
+    Attributes:
+        cost: FLOPs and bytes of the node.
+        rule: the operators whose rules gave the cost, "aten.mm"; several where torch takes the node apart when it runs.
+        calls: the operator calls that the node runs; none for arithmetic on sizes.
+    """
+
+    cost: Cost
+    rule: str
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """costed, free, flops_only or unknown."""
+        return self.cost.status
+
+    @property
+    def flops(self) -> Expr:
+        """All FLOPs."""
+        return self.cost.flops
+
+    @property
+    def bytes(self) -> Expr:
+        """Bytes read and written."""
+        return self.cost.nbytes
+
+    def __str__(self) -> str:
+        parts = [f"{p}={show(getattr(self.cost, p))}" for p in _PARTS if getattr(self.cost, p) != 0]
+        word = [] if self.status == "costed" else [self.status]
+        return ", ".join([*word, *parts, f'rule="{self.rule}"'])
+
+
+def node_cost(calls: Iterable[Call], conventions: Conventions, known: dict[Any, Cost]) -> NodeCost:
+    """The cost of the calls of one node together."""
+    calls = tuple(calls)
+    costs = []
+    for call in calls:
+        key = (call.op, tuple(call.args.items()), call.outputs, call.rounds)
+        if key not in known:
+            known[key] = cost_of(call, conventions)[0]
+        costs.append(known[key])
+    names = [c.op.rsplit(".", 1)[0] for c in calls]
+    telling = [n for n, c in zip(names, costs, strict=True) if c.status != "free"] or names
+    rule = " + ".join(dict.fromkeys(telling)) or "no operator"
+    if len(calls) == 1 and calls[0].count == 1:
+        return NodeCost(costs[0], rule, calls)
+    parts = {p: expand(total(call.count * getattr(c, p) for call, c in zip(calls, costs, strict=True))) for p in _PARTS}
+    found = {c.status for c in costs}
+    status = next((s for s in ("unknown", "flops_only", "costed") if s in found), "free")
+    math = next((c.math for c in costs if c.matmul != 0), next((c.math for c in costs if c.math), ""))
+    notes = "; ".join(dict.fromkeys(c.note for c in costs if c.note))
+    return NodeCost(Cost(**parts, math=math, status=status, note=notes), rule, calls)  # type: ignore[arg-type]
+
+
+def annotate(graph_module: Any, names: Mapping[str, str], conventions: Conventions = Conventions()) -> Any:
+    """Put a `NodeCost` into `node.meta["costir"]` of every call of a graph and of the sub-graphs that it surely runs.
+
+    Args:
+        graph_module: a `torch.fx.GraphModule` whose nodes carry values.
+        names: new names for its symbols, {"s77": "B"}.
+        conventions: what counts.
+
+    Returns:
+        The same graph module.
+
+    Raises:
+        LoadError: a node carries no shape, or a name is for no symbol.
+    """
+    from torch.fx import GraphModule
+
+    from costir.errors import LoadError
+    from costir.load.fx_walk import walked
+
+    if not isinstance(graph_module, GraphModule):
+        raise LoadError(f"cannot annotate a {type(graph_module).__name__}", "give a torch.fx.GraphModule, such as program.graph_module")
+    known: dict[Any, Cost] = {}
+    for node, calls in walked(graph_module, names).items():
+        node.meta["costir"] = node_cost(calls, conventions, known)
+    return graph_module
+
+
+__all__ = ["NodeCost", "annotate", "node_cost"]

@@ -1,0 +1,95 @@
+"""Reading a .pt2 file: only data, no pickled Python objects; every failure in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from costir.errors import LoadError
+from costir.units import si
+
+_MEMBERS = ("models/", "serialized_exported_program.json", "archive_format")
+_HINT = "write it with torch.export.save(torch.export.export(...), 'model.pt2')"
+
+
+def read_archive(path: str) -> Any:
+    """The `ExportedProgram` in a file.
+
+    Raises:
+        LoadError: no such file, not an exported program, corrupt, larger than memory, or it holds pickled objects.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise LoadError(f"no such file: {path!r}", _HINT)
+    _check_archive(file)
+    try:
+        with _no_pickle(file.name), contextlib.redirect_stderr(None):
+            return torch.export.load(file)
+    except LoadError:
+        raise
+    except Exception as error:
+        text = (str(error).strip().splitlines() or [""])[0][:160]
+        raise LoadError(f"{file.name} cannot be read as an exported program: {type(error).__name__}: {text}",
+                        "export it again with the torch that is installed here, " + torch.__version__) from error  # fmt: skip
+
+
+def _check_archive(file: Path) -> None:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise LoadError(f"{file.name} is no exported program: it is not an archive, or it is cut short", _HINT) from error
+    if not any(part in m.filename for m in members for part in _MEMBERS):
+        raise LoadError(f"{file.name} is an archive, but holds no exported program", _HINT)
+    needed, free = sum(m.file_size for m in members), _free_memory()
+    if needed > free:
+        raise LoadError(f"{file.name} holds {si(needed, 'B')}, and torch reads all of it into memory, of which {si(free, 'B')} are free",
+                        "analyse the module or config it came from: that needs no weights")  # fmt: skip
+
+
+def _free_memory() -> int:
+    """Bytes of memory that are free, or a large number where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 2**40
+
+
+@contextlib.contextmanager
+def _no_pickle(name: str) -> Iterator[None]:
+    """torch falls back to unpickling, which runs code that the file names: allow tensors only."""
+    from torch.export.pt2_archive import _package
+
+    load, pickle = torch.load, _package.pickle
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise LoadError(f"{name} holds pickled Python objects, which costir does not load", "export the model without custom objects")
+
+    def tensors_only(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(*args, **{**kwargs, "weights_only": True})
+        except Exception as error:
+            if "weights_only" in str(error) or "Unsupported" in str(error):
+                refuse()
+            raise
+
+    class Refusing:
+        loads = staticmethod(refuse)
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(pickle, attribute)
+
+    torch.load, _package.pickle = tensors_only, Refusing()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.load, _package.pickle = load, pickle

@@ -110,7 +110,7 @@ def _vary(run: _Run, base: Trace, names: list[str], pinned: Sequence[str] = ()) 
     fixed = {n: run.depth.values(run.family.sizes[n])[:3] for n in run.depth.names}
     first: CostirError | None = None
     for level in (1, 2, 0):
-        for points in itertools.islice(generic(run.family.sizes, names, fixed, level), 1):
+        for points in itertools.islice(generic(run.family.sizes, names, fixed, level, run.family.multiples), 1):
             outcome = _attempt(run, base, names, points, level, pinned)
             if isinstance(outcome, Lifted):
                 return outcome

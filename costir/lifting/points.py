@@ -17,7 +17,8 @@ _LOOSE = {
     "vocab_size", "layers", "n_layers", "n_layer", "num_layers", "depth", "topk", "top_k", "steps", "classes", "num_classes",
 }  # fmt: skip
 DEPTH_NAMES = {"l", "layers", "n_layers", "n_layer", "num_layers", "depth", "num_hidden_layers", "nlayers", "blocks", "n_blocks", "num_blocks"}
-_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137)
+_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137,
+           139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241)  # fmt: skip
 # The second point takes each size's next prime, the third the third next: ratios stay independent, values stay small.
 _STEPS = (0, 1, 3)
 Point = dict[str, int]
@@ -39,7 +40,8 @@ def _granule(base: int, level: int) -> int:
     return 1 if level == 0 else math.gcd(base, 2 if level == 1 else 16)
 
 
-def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], level: int) -> Iterator[tuple[Point, ...]]:
+def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], level: int,
+            multiples: Mapping[str, int] | None = None) -> Iterator[tuple[Point, ...]]:  # fmt: skip
     """Triples of points, best first.
 
     Args:
@@ -47,8 +49,9 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         names: the sizes to vary, in order.
         fixed: sizes with given values at the three points (numbers of layers).
         level: how many of the base sizes' divisibilities to keep, 0 to 2.
+        multiples: numbers that a size must be a multiple of.
     """
-    multiples = divisors(base, names, level)
+    above = divisors(base, names, level)
     order = sorted(names, key=lambda n: base[n])
     for shift in range(3):
         points: list[Point] = []
@@ -58,22 +61,9 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                 if n in fixed:
                     point[n] = fixed[n][trial]
                     continue
-                step = math.lcm(_granule(base[n], level), *(point[d] * _granule(base[n] // base[d], level) for d in multiples[n] if d in point))
+                asked = (multiples or {}).get(n, 1)
+                step = math.lcm(asked, _granule(base[n], level), *(point[d] * _granule(base[n] // base[d], level) for d in above[n] if d in point))
                 point[n] = step * _PRIMES[i + shift + _STEPS[trial]]
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):
             yield tuple(points)
-
-
-def near(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], free: Sequence[str], level: int) -> Iterator[tuple[Point, ...]]:
-    """Like `generic`, but the sizes in `free` stay near the base: the same order of magnitude, below and above it."""
-    for points in generic(base, names, fixed, level):
-        for low, high in ((1, 3), (1, 2), (2, 5)):
-            moved = []
-            for trial, p in enumerate(points):
-                q = dict(p)
-                for i, n in enumerate(free):
-                    q[n] = max(1, base[n] * (high + trial + i) // (low + trial + i))
-                moved.append(q)
-            if independent(moved[0], moved[1], names):
-                yield tuple(moved)

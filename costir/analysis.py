@@ -209,8 +209,8 @@ class Analysis:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Assumptions made."""
-        return self.graph.notes
+        """Assumptions made, and what a convention asked for could not change."""
+        return (*self.graph.notes, *_uncut(self.costed))
 
     def _total(self, quantity: str) -> Expr:
         mine = expand(total(getattr(n, quantity) for n in self.nodes))
@@ -415,6 +415,18 @@ class OnChip:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.roofline, name)
+
+
+def _uncut(costed: Costed) -> tuple[str, ...]:
+    """Where causal attention was asked for and is counted dense all the same."""
+    if costed.conventions.attention != "causal":
+        return ()
+    said = [n.cost.note for n in costed.nodes]
+    if any("the mask is a tensor" in s or "masked scores are computed" in s for s in said):
+        return ("attention=causal: some masks are tensors or are added to written-out scores; these are counted dense",)
+    if not any("unmasked pairs only" in s for s in said):
+        return ("attention=causal changes nothing: no operator is told that its attention is causal",)
+    return ()
 
 
 def _exact(e: Expr, quantity: str) -> Number:

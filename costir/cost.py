@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from costir.ir import LOOP, SHORT_DTYPE, Call, Conventions, Cost, Costed, Graph, Node, Tensor
+from costir.ir import LOOP, SHORT_DTYPE, Call, Conventions, Cost, Costed, Graph, Node, Tensor, Weight
 from costir.ops import registry
 from costir.ops.registry import read_once, written
 from costir.ops.torch_formula import torch_formula
@@ -27,13 +27,15 @@ def cost(graph: Graph, conventions: Conventions = Conventions()) -> Costed:
         if found is None:
             found = known[handle] = cost_of(call, conventions)
         nodes.append(Node(call, *found))
+    if conventions.weights:
+        graph = dataclasses.replace(graph, weights=tuple(_kept_as(w, _storage(conventions)) for w in graph.weights))
     return Costed(graph, tuple(nodes), conventions)
 
 
 def cost_of(call: Call, conventions: Conventions = Conventions()) -> tuple[Cost, str]:
     """The cost of one call, and the name of the rule that gave it ("unknown" where there is none)."""
     result, name = _by_rule(call, conventions)
-    stored = _stored_as(call, SHORT_DTYPE.get(conventions.weights, conventions.weights)) if conventions.weights else call
+    stored = _stored_as(call, _storage(conventions)) if conventions.weights else call
     if stored != call:  # the arithmetic stays as it was, the traffic changes
         moved, _ = _by_rule(stored, conventions)
         result = dataclasses.replace(result, read=moved.read, write=moved.write)
@@ -67,6 +69,15 @@ def _summed(c: Cost, rounds: Expr) -> Cost:
     """The cost of all rounds of a loop whose shapes grow."""
     parts = {f: sum_over(getattr(c, f), LOOP, rounds) for f in ("matmul", "vector", "special", "read", "write")}
     return dataclasses.replace(c, **parts)
+
+
+def _storage(conventions: Conventions) -> str:
+    return SHORT_DTYPE.get(conventions.weights, conventions.weights)
+
+
+def _kept_as(w: Weight, dtype: str) -> Weight:
+    kept = w.tensor.role == "weight" and w.tensor.is_float
+    return dataclasses.replace(w, tensor=dataclasses.replace(w.tensor, dtype=dtype)) if kept else w
 
 
 def _stored_as(call: Call, dtype: str) -> Call:

@@ -18,7 +18,7 @@ TINY = {"B": 1, "T": 16, "D": 64, "F": 96, "N": 4, "K": 2, "H": 16, "L": 3, "V":
 
 
 def llama(B: int, T: int, D: int, F: int, N: int, K: int, H: int, L: int, V: int) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """transformers' Llama, in bf16, and its input: the nine letters are its sizes."""
+    """transformers' Llama and its input: the nine letters are its sizes."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -26,7 +26,7 @@ def llama(B: int, T: int, D: int, F: int, N: int, K: int, H: int, L: int, V: int
         hidden_size=D, intermediate_size=F, num_attention_heads=N, num_key_value_heads=K, head_dim=H, num_hidden_layers=L,
         vocab_size=V, use_cache=False,
     )  # fmt: skip
-    return LlamaForCausalLM(config).to(torch.bfloat16).eval(), (torch.zeros(B, T, dtype=torch.long),), {}
+    return LlamaForCausalLM(config).eval(), (torch.zeros(B, T, dtype=torch.long),), {}
 
 
 def cpu_seconds(call: Callable[[], Any]) -> float:

@@ -21,7 +21,7 @@ from costir.errors import CostirError, TraceError
 from costir.ir import Call, Tensor
 from costir.load.family import Family
 from costir.symbolic import ZERO, Integer
-from costir.tracing.dims import Dim, Guard, watch
+from costir.tracing.dims import Dim, Guard, Step, watch
 from costir.tracing.frames import is_library_file, is_user_file
 from costir.tracing.masks import known_values
 from costir.tracing.paths import paths
@@ -48,6 +48,7 @@ class Trace:
         guards: comparisons of sizes that user code made, in order.
         notes: assumptions made on the way.
         routing: made-up choices of routers whose outcome decided row counts.
+        steps: arithmetic on sizes that the program did, in order.
     """
 
     sizes: Mapping[str, int]
@@ -56,6 +57,7 @@ class Trace:
     guards: tuple[Guard, ...]
     notes: tuple[str, ...]
     routing: tuple[Routing, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -132,9 +134,9 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
     Raises:
         TraceError: the model raises, or branches on data.
     """
-    scope, values, guards = Scope(), Values(), dict[Guard, None]()
+    scope, values, guards, steps = Scope(), Values(), dict[Guard, None](), dict[Step, None]()
     recorder = Recorder(scope, values)
-    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(), watch(guards):
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(), watch(guards, steps):
         warnings.simplefilter("ignore")
         with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
             module, args, kwargs = build(family, sizes)
@@ -147,7 +149,7 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
             with known_values(recorder):
                 _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
     routing = tuple(recorder.routing) if recorder.routed else ()
-    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing)
+    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps))
 
 
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],

@@ -207,10 +207,20 @@ class Walker:
             raise
         except Exception as error:
             del self.recorder.calls[before:]
-            self.notes[f"{node.name} could not be taken apart ({type(error).__name__}: {_line(error)})"] = None
-            self._whole(node, args, kwargs)
+            self._run_elsewhere(node, target, args, kwargs, error)
             return
         self.recorder.link(self.of(node) if has_value(node) else out, out)
+
+    def _run_elsewhere(self, node: fx.Node, target: Any, args: Any, kwargs: Any, error: Exception) -> None:
+        """Note what does not run on symbolic sizes: as lifted from concrete ones, or else as one call."""
+        from costir.load.fx_lift import lifted_calls
+
+        if not isinstance(node.target, str):
+            with contextlib.suppress(CostirError):
+                self.recorder.calls.extend(lifted_calls(target, args, kwargs, self.recorder))
+                return
+        self.notes[f"{node.name} could not be taken apart ({type(error).__name__}: {_line(error)})"] = None
+        self._whole(node, args, kwargs)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

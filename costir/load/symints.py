@@ -66,7 +66,7 @@ class Symbols:
         if environment is None:
             return
         self.environments.setdefault(id(environment), environment)
-        values = getattr(environment, "backed_var_to_val", None) or environment.var_to_val
+        values = environment.backed_var_to_val if hasattr(environment, "backed_var_to_val") else environment.var_to_val
         for s in sorted(x.node.expr.free_symbols, key=str):
             if self.hints.get(str(s)) is None:
                 self.hints[str(s)] = int(values[s]) if s in values else None

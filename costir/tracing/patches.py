@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_
 
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _SIZE = torch.Tensor.size
+_NUMEL = (torch.Tensor.numel, torch.Tensor.nelement, torch.numel)
 
 
 class _Shapes(TorchFunctionMode):
@@ -34,6 +36,8 @@ class _Shapes(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func is _SIZE or func == _SHAPE:
             return torch.Size([Dim(i) for i in out]) if isinstance(out, torch.Size) else Dim(out)
+        if func in _NUMEL:
+            return Dim(out)
         return out
 
 
@@ -122,7 +126,9 @@ def patched_torch(shapes: bool = True) -> Iterator[None]:
     importlib.import_module("torch._dynamo")  # reads the functions replaced below when it is first imported
     before = os.environ.get("TRANSFORMERS_DISABLE_TORCH_CHECK")
     os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"
+    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # prints a traceback for errors that costir reports itself
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced(noisy, "disabled", True))
         for name in _INIT:
             stack.enter_context(_replaced(nn.init, name, _keep))
         stack.enter_context(_replaced(nn.init, "_calculate_fan_in_and_fan_out", lambda tensor: (1, 1)))

@@ -17,6 +17,7 @@ from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
 _NEAR = 3  # autograd nodes that one operator makes
 _LISTS = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd", "aten._fused_adagrad")  # elementwise over lists of tensors
+_ENDLESS = 1 << 62  # the end of a slice that has none
 _BOUNDED = frozenset(("embedding", "index_select", "slice"))
 _CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
 
@@ -249,8 +250,9 @@ class Recorder(TorchDispatchMode):
         """A table is only so long: note that the positions looked up, or the slice taken, lie within it."""
         assert self.values is not None
         if name == "slice":
-            if len(args) > 3 and type(args[1]) is int and type(args[3]) is int and 0 < args[3] <= args[0].shape[args[1]]:
-                note_guard(user_frame(3), "<=", args[3], args[0].shape[args[1]])
+            length = args[0].shape[args[1]] if len(args) > 1 else 0
+            for edge in (abs(e) for e in args[2:4] if isinstance(e, int) and 0 != e < _ENDLESS):
+                note_guard(user_frame(3), "<=", edge, length, branch=True)  # beyond it, a slice ends where the tensor does
             return
         table, index = (args[0], args[1]) if name == "embedding" else (args[0], args[2])
         known = self.values.get(index)

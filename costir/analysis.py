@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +150,23 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What was analysed, to look at it once more.
+
+    Attributes:
+        subject: a `Family`, an exported program, a graph module, or the path of an exported program.
+        optimizer: makes the optimizer from the parameters, for the train phase.
+        names: new names of a program's symbols.
+        fixed: sizes that are numbers in the analysis.
+    """
+
+    subject: Any
+    optimizer: Any = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Analysis:
     """A model's cost as functions of its sizes.
 
@@ -160,11 +177,13 @@ class Analysis:
         costed: the graph with its costs, in the regime of the base sizes.
         phase: forward, backward or train.
         others: the same model in its other regimes, where it branches on sizes and those were analysed too.
+        origin: what was analysed, for `graph_module`; None for a notation string.
     """
 
     costed: Costed
     phase: str = "forward"
     others: tuple[Analysis, ...] = ()
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -351,7 +370,15 @@ class Analysis:
                 raise SizeError(f"there is no size {n!r} in {self.name} to keep", nearest(n, self.sizes))
         gone = {size(n): Integer(v) for n, v in self.sizes.items() if n not in kept}
         others = tuple(o.keep(kept) for o in self.others)
-        return Analysis(substituted(self.costed, gone), self.phase, others)
+        origin = self.origin and replace(self.origin, fixed={**self.origin.fixed, **{str(s): int(v) for s, v in gone.items()}})
+        return Analysis(substituted(self.costed, gone), self.phase, others, origin)
+
+    @functools.cached_property
+    def graph_module(self) -> Any:
+        """The model as a `torch.fx.GraphModule` of ATen calls with a `costir.graph_pass.NodeCost` in `node.meta["costir"]`."""
+        from costir.graph_pass import graph_module
+
+        return graph_module(self)
 
     def on(self, chip: str | Chip) -> OnChip:
         """Times on a chip.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
-from costir.analysis import Analysis, analysis_of
+from costir.analysis import Analysis, Origin, analysis_of
 from costir.errors import CostirError, LoadError, SizeError, nearest
 from costir.ir import Conventions, Graph
-from costir.load import ExportedSubject, Family, load_subject
+from costir.load import EXPORTED, ExportedSubject, Family, load_subject
 from costir.load.dtypes import split_dtype
 from costir.load.family import with_sizes
 
@@ -61,15 +62,18 @@ def analyze(
     conventions = Conventions(cast(Any, count), cast(Any, attention), split_dtype(dtype).weights)
     loaded = _load(subject, inputs, sizes, phase, dtype, model, specs, names)
     if isinstance(loaded, Graph):
-        result = analysis_of(loaded, conventions, phase)
+        carried = isinstance(subject, os.PathLike) or not isinstance(subject, str | Graph) or subject.endswith(EXPORTED)
+        origin = Origin(os.fspath(subject) if isinstance(subject, os.PathLike) else subject, None, names or {}) if carried else None
+        result = replace(analysis_of(loaded, conventions, phase), origin=origin)
     else:
         from costir.regimes import regimes
         from costir.trace import no_collection
 
+        maker = _optimizer(optimizer)
         with no_collection():
-            graphs = regimes(loaded, phase, _optimizer(optimizer))
+            graphs = regimes(loaded, phase, maker)
         first, *rest = (analysis_of(g, conventions, phase) for g in graphs)
-        result = Analysis(first.costed, phase, tuple(rest))
+        result = Analysis(first.costed, phase, tuple(rest), Origin(loaded, maker))
     return result.keep(keep) if keep else result
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from costir.cost import cost_of
 from costir.ir import Call, Conventions, Cost, Status
-from costir.symbolic import Expr, expand, show, total
+from costir.symbolic import Expr, Integer, evaluate, expand, show, size, total
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis
 
 _PARTS = ("matmul", "vector", "special", "read", "write")
 
@@ -57,7 +60,7 @@ def node_cost(calls: Iterable[Call], conventions: Conventions, known: dict[Any, 
         if key not in known:
             known[key] = cost_of(call, conventions)[0]
         costs.append(known[key])
-    names = [c.op.rsplit(".", 1)[0] for c in calls]
+    names = [".".join(c.op.split(".")[:2]) for c in calls]
     telling = [n for n, c in zip(names, costs, strict=True) if c.status != "free"] or names
     rule = " + ".join(dict.fromkeys(telling)) or "no operator"
     if len(calls) == 1 and calls[0].count == 1:
@@ -70,7 +73,7 @@ def node_cost(calls: Iterable[Call], conventions: Conventions, known: dict[Any, 
     return NodeCost(Cost(**parts, math=math, status=status, note=notes), rule, calls)  # type: ignore[arg-type]
 
 
-def annotate(graph_module: Any, names: Mapping[str, str], conventions: Conventions = Conventions()) -> Any:
+def annotate(graph_module: Any, names: Mapping[str, str], conventions: Conventions) -> Any:
     """Put a `NodeCost` into `node.meta["costir"]` of every call of a graph and of the sub-graphs that it surely runs.
 
     Args:
@@ -90,11 +93,58 @@ def annotate(graph_module: Any, names: Mapping[str, str], conventions: Conventio
     from costir.load.fx_walk import walked
 
     if not isinstance(graph_module, GraphModule):
-        raise LoadError(f"cannot annotate a {type(graph_module).__name__}", "give a torch.fx.GraphModule, such as program.graph_module")
+        raise LoadError(
+            f"cannot annotate a {type(graph_module).__name__}", "give a torch.fx.GraphModule, such as program.graph_module"
+        )
     known: dict[Any, Cost] = {}
+    owners: dict[int, Any] = {}
     for node, calls in walked(graph_module, names).items():
+        if owners.setdefault(id(node.meta), node) is not node:  # torch.export lets two nodes share one dict
+            node.meta = dict(node.meta)
         node.meta["costir"] = node_cost(calls, conventions, known)
     return graph_module
 
 
-__all__ = ["NodeCost", "annotate", "node_cost"]
+def graph_module(analysis: Analysis) -> Any:
+    """The analysis as a torch.fx graph module with a `NodeCost` in `node.meta["costir"]` of every call.
+
+    A family is traced once more at its base sizes; a program's own graph is taken, the program itself stays as it is.
+
+    Raises:
+        CostirError: as `costir.analyze` does.
+    """
+    from costir.graph_build import from_calls, from_trace
+    from costir.load.family import Family
+
+    origin = analysis.origin
+    if origin is None:
+        return from_calls(analysis.costed, analysis.name)
+    if isinstance(origin.subject, Family):
+        from costir import trace
+
+        family = origin.subject
+        return from_trace(trace.run(family, family.sizes, analysis.phase, origin.optimizer), analysis.costed, family.name)
+    return _numbers_in(_of_program(origin.subject, origin.names, analysis.conventions), origin.fixed)
+
+
+def _of_program(subject: Any, names: Mapping[str, str], conventions: Conventions) -> Any:
+    """A copy of a program's graph, annotated."""
+    from costir.load.fx_walk import copied
+    from costir.load.pt2 import read_archive
+
+    program = read_archive(subject) if isinstance(subject, str) else subject
+    return annotate(copied(getattr(program, "graph_module", program)), names, conventions)
+
+
+def _numbers_in(graph: Any, fixed: Mapping[str, int]) -> Any:
+    """Numbers for the sizes that the analysis does not keep."""
+    point = {size(n): Integer(v) for n, v in fixed.items()}
+    for node in graph.graph.nodes if point else ():
+        found = node.meta.get("costir")
+        if found is not None:
+            parts = {p: evaluate(getattr(found.cost, p), point) for p in _PARTS}
+            node.meta["costir"] = replace(found, cost=replace(found.cost, **parts))
+    return graph
+
+
+__all__ = ["NodeCost", "annotate", "graph_module", "node_cost"]

@@ -21,6 +21,7 @@ from costir.errors import CostirError, TraceError
 from costir.ir import Call, Tensor
 from costir.load.family import Family
 from costir.symbolic import ZERO, Integer
+from costir.tracing.borrowed import borrowed
 from costir.tracing.dims import Dim, Guard, Step, watch
 from costir.tracing.frames import is_library_file, is_user_file
 from costir.tracing.masks import known_values
@@ -135,18 +136,18 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
         TraceError: the model raises, or branches on data.
     """
     scope, values, guards, steps = Scope(), Values(), dict[Guard, None](), dict[Step, None]()
-    recorder = Recorder(scope, values)
-    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), patched_torch(), watch(guards, steps):
+    recorder, mode = Recorder(scope, values), FakeTensorMode(allow_non_fake_inputs=True)
+    with warnings.catch_warnings(), mode, patched_torch(), watch(guards, steps):
         warnings.simplefilter("ignore")
         with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
             module, args, kwargs = build(family, sizes)
-            if phase == "train":
-                module.train()
-            _refuse_nested((args, kwargs))
-            _materialize(module, args, kwargs, sizes)
-            recorder.notes.clear()
-            weights = _register(recorder, module, (args, kwargs))
-            with known_values(recorder):
+            with borrowed(module, mode), known_values(recorder):
+                if phase == "train":
+                    module.train()
+                _refuse_nested((args, kwargs))
+                _materialize(module, args, kwargs, sizes)
+                recorder.notes.clear()
+                weights = _register(recorder, module, (args, kwargs))
                 _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
     routing = tuple(recorder.routing) if recorder.routed else ()
     return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps))

@@ -137,7 +137,7 @@ def exported(build, dims, **options):
     module, args, _ = build()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return export(module, args, dynamic_shapes=({d: Dim.AUTO for d in dims},), **options)
+        return export(module, args, dynamic_shapes=(dict.fromkeys(dims, Dim.AUTO),), **options)
 
 
 def names_of(program, dims):
@@ -213,8 +213,10 @@ def test_ranges_and_guards_become_constraints():
         def forward(self, x):
             return x.reshape(2, -1) * 2
 
-    program = export(Halves(), (torch.randn(6),), dynamic_shapes=({0: Dim("n", min=4, max=64)},)) if False else export(
-        Halves(), (torch.randn(6),), dynamic_shapes=({0: 2 * Dim("n", min=3, max=64)},)
+    program = (
+        export(Halves(), (torch.randn(6),), dynamic_shapes=({0: Dim("n", min=4, max=64)},))
+        if False
+        else export(Halves(), (torch.randn(6),), dynamic_shapes=({0: 2 * Dim("n", min=3, max=64)},))
     )
     found = costir.analyze(program)
     (name,) = found.sizes
@@ -331,7 +333,9 @@ def test_joint_graphs_have_a_backward_phase_and_others_have_not():
     module = MLP()
     torch._dynamo.reset()
     boxed = lambda g, e: make_boxed_func(keep(g, e))
-    torch.compile(module, backend=aot_autograd(fw_compiler=boxed, bw_compiler=boxed), dynamic=True)(torch.randn(6, 16)).sum().backward()
+    torch.compile(module, backend=aot_autograd(fw_compiler=boxed, bw_compiler=boxed), dynamic=True)(
+        torch.randn(6, 16)
+    ).sum().backward()
     forward, backward = graphs
     first, second = costir.analyze(forward), costir.analyze(backward, phase="backward")
     (name,) = first.sizes

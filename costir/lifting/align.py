@@ -25,7 +25,7 @@ _HINT = "keep the size that steers it as a number with --keep"
 @cache
 def fold_path(path: str) -> str:
     """The path with every index replaced: "layers.3.mlp" -> "layers.*.mlp"."""
-    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path)
+    return re.sub(r"(_l)\d+(?=_|$)", r"\1*", re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,6 @@ class Item:
     path: str
     event: Event
     ramp: tuple[Ints, ...] | None = None
-
-
-class _Interner:
-    """Equal keys become one object, so that comparing sequences of them is cheap."""
-
-    def __init__(self) -> None:
-        self.known: dict[Key, Key] = {}
-
-    def __call__(self, key: Key) -> Key:
-        return self.known.setdefault(key, key)
 
 
 def occurrences(events: Sequence[Event], intern: Any) -> list[Occurrence]:
@@ -138,7 +128,7 @@ def _strip(x: Any, ints: list[int], layout: list[Any]) -> Any:
     if isinstance(x, int) and not isinstance(x, bool):
         ints.append(int(x))
         return int
-    if isinstance(x, float) and x not in _TELLING:
+    if isinstance(x, float) and float(x) not in _TELLING:
         return float  # a scale such as 1/sqrt(H) follows the sizes and costs the same whatever it is
     return ("value", type(x).__name__, repr(x) if isinstance(x, float) else x)
 
@@ -151,7 +141,7 @@ def align(traces: Sequence[Sequence[Occurrence]]) -> list[Item]:
     """
     first = traces[0]
     same = all(len(t) == len(first) for t in traces) and all(
-        all(o.key is f.key for o, f in zip(t, first, strict=True)) for t in traces[1:]
+        all(o.key is f.key and o.layout == f.layout for o, f in zip(t, first, strict=True)) for t in traces[1:]
     )
     if not same:
         return _by_group(traces)
@@ -172,12 +162,13 @@ def _by_group(traces: Sequence[Sequence[Occurrence]]) -> list[Item]:
     for trace in traces:
         group: dict[Any, list[Occurrence]] = {}
         for o in trace:
-            group.setdefault(o.key, []).append(o)
-            order.setdefault(o.key)
+            handle = o.key, o.layout
+            group.setdefault(handle, []).append(o)
+            order.setdefault(handle)
         groups.append(group)
     items = []
-    for key in order:
-        items.extend(_match(key, [g.get(key, []) for g in groups]))
+    for handle in order:
+        items.extend(_match(handle[0], [g.get(handle, []) for g in groups]))
     return items
 
 
@@ -202,10 +193,27 @@ def _distinct(calls: Sequence[Occurrence]) -> list[tuple[Occurrence, int]]:
     return [(first[k], n) for k, n in counts.items()]
 
 
+_MOST_STRANDS = 8  # calls of one kind within one round of a loop
+
+
 def _match(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
-    """The items of one group."""
+    """The items of one group: calls of equal shapes together, or the rounds of a loop whose shapes grow.
+
+    Calls that take turns within a round (the two operands of a product) are told apart by their place in the round.
+    """
     if any(not c for c in calls):
         raise LiftError(_unmatched(key), _HINT)
+    for strands in range(1, _MOST_STRANDS + 1):
+        if any(len(c) % strands for c in calls):
+            continue
+        try:
+            return [item for i in range(strands) for item in _strand(key, [c[i::strands] for c in calls])]
+        except LiftError:
+            continue
+    raise LiftError(_unmatched(key), _HINT)
+
+
+def _strand(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
     paths = {o.path for o in calls[0]}
     path = calls[0][0].path if len(paths) == 1 else key.path
     for listing in (_distinct, _runs):
@@ -225,7 +233,7 @@ def _ramps(key: Key, calls: list[list[Occurrence]], path: str) -> list[Item]:
         distinct = _distinct(c)
         values = [o.ints for o, _ in distinct]
         times = {n for _, n in distinct}
-        step = tuple([b - a for a, b in zip(values[0], values[1], strict=True)]) if len(values) > 2 else ()
+        step = tuple([b - a for a, b in zip(values[0], values[1], strict=True)]) if len(values) > 1 else ()
         even = all(v == tuple([a + i * s for a, s in zip(values[0], step, strict=True)]) for i, v in enumerate(values)) if step else False
         if not even or len(times) != 1:
             raise LiftError(_unmatched(key), _HINT)

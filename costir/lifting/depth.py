@@ -32,12 +32,20 @@ class Depth:
     period: int = 1
     trusted: bool = False
 
-    def values(self, base: int) -> tuple[int, int, int, int]:
-        """Numbers of layers for three probes and for the base trace; the last stands for the base."""
+    def values(self, base: int, below: bool = False) -> tuple[int, int, int, int]:
+        """Numbers of layers for three probes and for the base trace; the last stands for the base.
+
+        Layers that need not be alike are probed near the base, or at a dozen, so that every kind of layer occurs in each probe.
+        With `below`, no probe is deeper than the base.
+        """
+        if not self.trusted:
+            first = max(min(base, 8), self.prefix + 2 * self.period) + 1
+            near = (first, first + 1, first + 4)
+            return (*(near if not below or base < 5 else (base - 1, base - 2, max(1, base - 4))), base)
         first = self.prefix + self.period * (1 if self.period > 1 or self.prefix else 2)
         first += (base - self.prefix) % self.period if base >= self.prefix else 0
         last = first + 2 * self.period
-        return first, first + self.period, last, last if self.trusted and base > last else base
+        return first, first + self.period, last, last if base > last else base
 
 
 def find(module: nn.Module, sizes: Mapping[str, int], hints: Sequence[str]) -> Depth:

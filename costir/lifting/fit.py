@@ -14,6 +14,7 @@ from fractions import Fraction
 import sympy as sp
 
 from costir.errors import LiftError
+from costir.lifting.steps import ROUNDING, Derived, combined, rounded
 from costir.symbolic import Expr, Integer, ceil_div, floor_div, size
 
 Vector = tuple[int, ...]
@@ -29,11 +30,19 @@ class Fitter:
 
     Args:
         points: the sizes at each trace. The first two must be independent: see `independent`.
+        names: the sizes.
+        steps: arithmetic that the program did on its sizes, by the vector of its results.
+        periods: of layers that repeat: sizes to (prefix, period).
     """
 
-    def __init__(self, points: Sequence[Mapping[str, int]], names: Sequence[str]) -> None:
+    def __init__(self, points: Sequence[Mapping[str, int]], names: Sequence[str], steps: Mapping[Vector, Sequence[Derived]] | None = None,
+                 periods: Mapping[str, tuple[int, int]] | None = None) -> None:  # fmt: skip
         self.points = points
         self.names = list(names)
+        self.steps = steps or {}
+        self.periods = periods or {}
+        self._stepped: dict[Vector, Expr | None] = {}
+        self._sums: list[tuple[Expr, Vector]] | None = None
         self.known: dict[Vector, Expr | None] = {}
         self._primes, self._rows = self._system()
         self._inverse = _left_inverse(self._rows)
@@ -70,7 +79,7 @@ class Fitter:
     def _fit(self, vector: Vector) -> Expr | None:
         if all(v == vector[0] for v in vector):
             return Integer(vector[0])
-        plain = self.monomial(vector)
+        plain = self.monomial(vector) or self.stepped(vector)
         if plain is not None:
             return plain
         for c in (1, -1, 2, -2, 3, -3, 4, -4):
@@ -78,6 +87,30 @@ class Fitter:
             if shifted is not None:
                 return shifted + c
         return next((e for e in self._guesses(vector) if self.fits(e, vector)), None)
+
+    def exact(self, vector: Vector) -> Expr | None:
+        """Like `fit`, but what the program rounded stays rounded: D // 2 > 3 is no condition on D/2."""
+        if any(d.op in ROUNDING for d in self.steps.get(vector, ())):
+            return self.stepped(vector) or self.fit(vector)
+        return self.fit(vector)
+
+    def stepped(self, vector: Vector) -> Expr | None:
+        """What the program itself computed, where it computed the vector; None where it did not, or from unknown numbers."""
+        if vector not in self._stepped:
+            self._stepped[vector] = None  # no circles
+            self._stepped[vector] = next((e for e in map(self._step, self.steps.get(vector, ())) if e is not None and self.fits(e, vector)), None)
+        return self._stepped[vector]
+
+    def _step(self, d: Derived) -> Expr | None:
+        a, b = self._operand(d.left), self._operand(d.right)
+        return combined(d.op, d.scale, a, b) if a is not None and b is not None else None
+
+    def _operand(self, vector: Vector) -> Expr | None:
+        if all(v == vector[0] for v in vector):
+            return Integer(vector[0])
+        known = self.known.get(vector)
+        rounding = any(d.op in ROUNDING for d in self.steps.get(vector, ()))
+        return (self.stepped(vector) if rounding else None) or known or self.monomial(vector) or self.stepped(vector)
 
     def monomial(self, vector: Vector) -> Expr | None:
         """A rational number times powers of sizes, or None."""
@@ -121,6 +154,9 @@ class Fitter:
         words = list(dict.fromkeys([*base, *seen]))[:80]
         table = [(w, v) for w, v in ((w, self.at(w)) for w in words) if all(x.is_Integer for x in v)]
         yield from self._multiples(vector)
+        yield from self._by_factor(vector)
+        yield from self._by_period(vector)
+        yield from self._roundings(vector)
         yield from self._floors(table, vector)
         yield from self._affine(table, vector)
 
@@ -130,9 +166,59 @@ class Fitter:
             values = self.at(w)
             if all(v.is_Integer and v != 0 and n % int(v) == 0 for v, n in zip(values, vector, strict=True)):
                 quotient = tuple(n // int(v) for v, n in zip(values, vector, strict=True))
-                rest = Integer(quotient[0]) if len(set(quotient)) == 1 else self.monomial(quotient)
+                rest = Integer(quotient[0]) if len(set(quotient)) == 1 else self.monomial(quotient) or self.known.get(quotient)
                 if rest is not None:
                     yield rest * w
+
+    def _by_factor(self, vector: Vector) -> Iterator[Expr]:
+        """A product in which one or two factors are sums: T*(T + 1)/2, (N + 2*K)*H."""
+        usable = [(f, v) for f, v in self._factors() if all(x > 0 and 12 * n % x == 0 for x, n in zip(v, vector, strict=True))]
+        for f, v in usable:
+            rest = self._rest(vector, v)
+            if rest is not None:
+                yield rest * f
+        for (f, v), (g, w) in itertools.combinations_with_replacement(usable[:40], 2):
+            both = tuple([x * y for x, y in zip(v, w, strict=True)])
+            if all(12 * n % x == 0 for x, n in zip(both, vector, strict=True)):
+                rest = self._rest(vector, both)
+                if rest is not None:
+                    yield rest * f * g
+
+    def _rest(self, vector: Vector, divisor: Vector) -> Expr | None:
+        quotient = tuple([12 * n // x for n, x in zip(vector, divisor, strict=True)])
+        rest = Integer(quotient[0]) if len(set(quotient)) == 1 else self.monomial(quotient)
+        return rest / 12 if rest is not None else None
+
+    def _factors(self) -> list[tuple[Expr, Vector]]:
+        """Sums of sizes that occur as factors, with their values."""
+        if self._sums is None:
+            base = [size(n) for n in self.names]
+            sums = [b + c for b in base for c in (-1, 1, -2, 2, -3, 3)] + [2 * b + c for b in base for c in (-1, 1)]
+            sums += [a + s * b for a in base for b in base if a != b for s in (1, 2, -1, 3)]
+            self._sums = [(e, tuple([int(v) for v in self.at(e)])) for e in dict.fromkeys(sums)]
+        return self._sums
+
+    def _by_period(self, vector: Vector) -> Iterator[Expr]:
+        """How many layers of a kind there are, where kinds alternate: ceil((L - r)/p), times a product of sizes."""
+        for n in self.names:
+            prefix, period = self.periods.get(n, (0, 0))
+            for p in (period,) if period > 1 else range(2, 9) if n in self.periods else ():
+                for s, r in itertools.product((0, 1), range(prefix, prefix + p)):
+                    count = ceil_div(size(n) - r, Integer(p))
+                    e = s * size(n) - count if s else count
+                    values = tuple([int(v) for v in self.at(e)])
+                    if all(v > 0 and x % v == 0 for v, x in zip(values, vector, strict=True)):
+                        rest = self._rest(vector, values)
+                        if rest is not None:
+                            yield rest * e
+
+    def _roundings(self, vector: Vector) -> Iterator[Expr]:
+        """Something that the program computed, rounded up to a multiple of a number."""
+        for values in list(self.steps)[:200]:
+            made = rounded(vector, values)
+            word = self._operand(values) if made is not None else None
+            if made is not None and word is not None:
+                yield made(word)
 
     def _is_composite(self, e: Expr) -> bool:
         return bool(e.is_Add or e.has(sp.floor, sp.ceiling))
@@ -150,6 +236,8 @@ class Fitter:
 
     def _affine(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
         """a*u + b*v + c with whole a, b in -8..8, from the first two points; the others decide."""
+        if len(self.points) < 3:
+            return  # nothing would be left to decide
         for u, uv in table:
             slope = Fraction(vector[1] - vector[0], int(uv[1] - uv[0])) if uv[1] != uv[0] else None
             if slope is not None and slope.denominator <= 16:

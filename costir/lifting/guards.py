@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import sympy as sp
 
+from costir.errors import LiftError
 from costir.ir import Constraint
-from costir.lifting.fit import independent
-from costir.symbolic import Expr
+from costir.lifting.fit import Fitter, independent
+from costir.lifting.steps import derived, floored
+from costir.symbolic import Boolean, Expr, size
 from costir.trace import Trace
-from costir.tracing.dims import OPERATORS, Guard
+from costir.tracing.dims import Guard
 
 _RELATIONS = {"<": sp.Lt, "<=": sp.Le, ">": sp.Gt, ">=": sp.Ge, "==": sp.Eq, "!=": sp.Ne}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+Key = tuple[str, str, bool]
 
 
-def _by_key(trace: Trace) -> dict[tuple[str, str, bool], list[Guard]]:
-    found: dict[tuple[str, str, bool], list[Guard]] = {}
+def _by_key(trace: Trace) -> dict[Key, list[Guard]]:
+    found: dict[Key, list[Guard]] = {}
     for g in trace.guards:
         found.setdefault(g.key, []).append(g)
     return found
@@ -40,7 +44,7 @@ def _is_one(g: Guard) -> bool:
     return g.left == 1 and g.right == 1
 
 
-def conditions(traces: Sequence[Trace], base: Trace, fit: Callable[[Sequence[int]], Expr | None]) -> list[Constraint]:
+def conditions(traces: Sequence[Trace], base: Trace, fitter: Fitter) -> list[Constraint]:
     """What every trace agreed on, as conditions on the sizes; shortcuts that the base takes at 1 are none."""
     tables = [_by_key(t) for t in traces]
     at_base = _by_key(base)
@@ -54,14 +58,18 @@ def conditions(traces: Sequence[Trace], base: Trace, fit: Callable[[Sequence[int
         for row in zip(*columns, strict=True):
             if len({g.outcome for g in row}) != 1:
                 continue
-            condition = _condition(row, fit)
+            condition = condition_of(row, fitter)
             if condition is not None:
-                found.setdefault(str(condition), Constraint(condition, row[0].source, branch=not row[0].library))
+                branch = not row[0].library
+                known = found.get(str(condition))
+                if known is None or branch > known.branch:
+                    found[str(condition)] = Constraint(condition, row[0].source, branch)
     return list(found.values())
 
 
-def _condition(row: Sequence[Guard], fit: Callable[[Sequence[int]], Expr | None]) -> sp.logic.boolalg.Boolean | None:
-    left, right = fit([g.left for g in row]), fit([g.right for g in row])
+def condition_of(row: Sequence[Guard], fitter: Fitter) -> Boolean | None:
+    """A comparison seen in every trace as a condition; None where it says nothing about sizes, or about unknown numbers."""
+    left, right = _side(row, "left", fitter), _side(row, "right", fitter)
     if left is None or right is None or not (left.free_symbols | right.free_symbols):
         return None
     op = row[0].op if row[0].outcome else _OPPOSITE[row[0].op]
@@ -70,7 +78,18 @@ def _condition(row: Sequence[Guard], fit: Callable[[Sequence[int]], Expr | None]
         return None
     if op == "!=" and (left - right).is_number is False and not _can_meet(left, right):
         return None
-    return condition
+    return condition  # type: ignore[no-any-return]
+
+
+def _side(row: Sequence[Guard], side: str, fitter: Fitter) -> Expr | None:
+    """One side as an expression; remainders and quotients by what they were made of, since their values may all be 0."""
+    parts = [g.rounded for g in row if g.rounded is not None]
+    if side == "left" and len(parts) == len(row) and len({p[0] for p in parts}) == 1:
+        a, b = fitter.exact(tuple([p[1] for p in parts])), fitter.exact(tuple([p[2] for p in parts]))
+        if a is None or b is None:
+            return None
+        return sp.Mod(a, b) if parts[0][0] == "%" else floored(a, b)
+    return fitter.exact(tuple([getattr(g, side) for g in row]))
 
 
 def _can_meet(left: Expr, right: Expr) -> bool:
@@ -78,61 +97,75 @@ def _can_meet(left: Expr, right: Expr) -> bool:
     return not ((right.is_nonpositive and left.is_positive) or (left.is_nonpositive and right.is_positive))
 
 
-def holds(guard: Guard, left: int, right: int) -> bool:
-    """Whether a comparison would come out as it did."""
-    return OPERATORS[guard.op](left, right) == guard.outcome
+class Regime:
+    """The comparisons that the base decides and that other points decided otherwise, as conditions on the sizes."""
 
+    def __init__(self, base: Trace, names: Sequence[str]) -> None:
+        self.base = base
+        self.names = list(names)
+        self.rules: dict[str, Boolean] = {}
 
-def respectful(clash: Sequence[Guard], base: Trace, traces: Sequence[Trace], points: Sequence[Mapping[str, int]], sizes: Mapping[str, int],
-               names: Sequence[str]) -> tuple[dict[str, int], ...] | None:  # fmt: skip
-    """Points moved so that the clashing comparisons come out as at the base, or None.
+    def learn(self, clash: Sequence[Guard], traces: Sequence[Trace]) -> bool:
+        """Add the clashing comparisons; False where one is not understood."""
+        seen = [*traces[:2], self.base]
+        try:
+            fitter = Fitter([t.sizes for t in seen], self.names, derived([t.steps for t in seen]))
+        except LiftError:
+            return False
+        tables = [_by_key(t) for t in seen]
+        for g in clash:
+            row = [t.get(g.key, [None])[0] for t in tables]
+            if any(r is None for r in row):
+                continue  # not reached at some point: another clash decides first
+            condition = _at_base([r for r in row if r is not None], g, fitter)
+            if condition is None:
+                return False
+            self.rules.setdefault(str(condition), condition)
+        return bool(self.rules)
 
-    Only comparisons of single sizes with each other or with a number are understood; the sizes in them are moved to values
-    near the base, the others stay.
-    """
-    moving: dict[str, None] = {}
-    rules: list[tuple[Guard, str | int, str | int]] = []
-    tables = [_by_key(t) for t in traces]
-    for g in clash:
-        seen = [t.get(g.key, [None])[0] for t in tables]
-        others = [s for s in seen if s is not None]
-        sides = []
-        for side in ("left", "right"):
-            value = getattr(g, side)
-            there = [getattr(o, side) for o in others]
-            name = next((n for n in names if base.sizes[n] == value and all(p[n] == v for p, v in zip(points, there, strict=False))), None)
-            sides.append(name if name is not None else value if all(v == value for v in there) else None)
-        if None in sides:
+    def moved(self, points: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> tuple[dict[str, int], ...] | None:
+        """The points with the sizes in the rules moved near the base, so that all rules hold, or None."""
+        free = sorted({str(s) for r in self.rules.values() for s in r.free_symbols if str(s) in self.names}, key=self.names.index)
+        if not free:
             return None
-        rules.append((g, *sides))  # type: ignore[arg-type]
-        moving.update(dict.fromkeys(s for s in sides if isinstance(s, str)))
-    free = list(moving)
-    if not free:
+        legal = _compiled(list(self.rules.values()), free, sizes)
+        choices = [_nearby(self.base.sizes[n], _granule(n, sizes, points[0])) for n in free]
+        tuples = itertools.islice(itertools.product(*choices), 40_000)
+        fitting = [dict(zip(free, c, strict=True)) for c in tuples if legal(*c)]
+        fitting = [f for f in fitting if any(f[n] != self.base.sizes[n] for n in free)][:200]
+        for a, b in itertools.permutations(fitting, 2):
+            first, second = {**points[0], **a}, {**points[1], **b}
+            if independent(first, second, self.names):
+                third = next((f for f in fitting if f not in (a, b)), None)
+                rest = ({**points[2], **third},) if third is not None and len(points) > 2 else ()
+                return (first, second, *rest)
         return None
-    return _search(rules, free, base, points, names)
 
 
-def _search(rules: Sequence[tuple[Guard, str | int, str | int]], free: list[str], base: Trace, points: Sequence[Mapping[str, int]],
-            names: Sequence[str]) -> tuple[dict[str, int], ...] | None:  # fmt: skip
-    def legal(values: Mapping[str, int]) -> bool:
-        look = lambda s: values[s] if isinstance(s, str) else s
-        return all(holds(g, look(a), look(b)) for g, a, b in rules)
-
-    choices = [_nearby(base.sizes[n]) for n in free]
-    fitting = [dict(zip(free, c, strict=True)) for c in itertools.islice(itertools.product(*choices), 20000) if legal(dict(zip(free, c, strict=True)))]
-    fitting = [f for f in fitting if any(f[n] != base.sizes[n] for n in free)][:200]
-    for a, b in itertools.permutations(fitting, 2):
-        first, second = {**points[0], **a}, {**points[1], **b}
-        if independent(first, second, names):
-            third = next((f for f in fitting if f not in (a, b)), None)
-            rest = ({**points[2], **third},) if third is not None and len(points) > 2 else ()
-            return (first, second, *rest)
-    return None
+def _at_base(row: Sequence[Guard], g: Guard, fitter: Fitter) -> Boolean | None:
+    left, right = _side(row, "left", fitter), _side(row, "right", fitter)
+    if left is None or right is None or not (left.free_symbols | right.free_symbols):
+        return None
+    condition = _RELATIONS[g.op if g.outcome else _OPPOSITE[g.op]](left, right, evaluate=False)
+    return condition  # type: ignore[no-any-return]
 
 
-def _nearby(value: int) -> list[int]:
-    """Values to try, mixed: primes around the base first, then everything close, then the same multiples."""
+def _compiled(rules: Sequence[Boolean], free: Sequence[str], sizes: Mapping[str, int]) -> Callable[..., bool]:
+    others = {size(n): sp.Integer(v) for n, v in sizes.items() if n not in free}
+    test = sp.lambdify([size(n) for n in free], [r.xreplace(others) for r in rules], modules="math")
+    return lambda *values: all(test(*values))
+
+
+def _granule(name: str, sizes: Mapping[str, int], point: Mapping[str, int]) -> int:
+    """What the size was a multiple of at a point, among the sizes that divide it at the base."""
+    inside = [m for m, v in sizes.items() if m != name and m in point and 1 < v < sizes[name] and sizes[name] % v == 0]
+    return math.lcm(*(point[m] for m in inside if point.get(name, 0) % point[m] == 0), 1)
+
+
+def _nearby(value: int, granule: int = 1) -> list[int]:
+    """Values to try, mixed: multiples that a point keeps, primes around the base, then everything close, then far multiples."""
+    kept = [k * granule for k in range(1, 64) if granule > 1 and value // 4 <= k * granule <= 4 * value + 8 * granule][:24]
     close = [v for v in range(max(2, value // 3), min(3 * value + 12, value + 60))]
     far = [value * k // d for k, d in ((3, 2), (5, 3), (7, 4), (11, 8), (3, 4), (5, 8), (2, 1), (3, 1), (5, 1), (7, 1))]
-    mixed = [v for v in close if sp.isprime(v) and v != value] + [v for v in close if v != value] + far
-    return [v for v in dict.fromkeys(mixed) if v > 1][:60]
+    mixed = kept + [v for v in close if sp.isprime(v) and v != value] + [v for v in close if v != value] + far
+    return [v for v in dict.fromkeys(mixed) if v > 1][:80]

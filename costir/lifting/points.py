@@ -6,10 +6,12 @@ widths and head counts, then among all sizes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from costir.lifting.fit import independent
+from costir.symbolic import Expr, Integer, size
 
 # Names that are not widths: nobody asks that a batch divide a vocabulary.
 _LOOSE = {
@@ -25,10 +27,10 @@ Point = dict[str, int]
 
 
 def divisors(base: Mapping[str, int], names: Sequence[str], level: int) -> dict[str, list[str]]:
-    """For each size, the sizes whose multiple it should stay: none (level 0), among widths (1), among all (2)."""
+    """For each size, the sizes whose multiple it should stay: none (level 0), among widths (1, 2), among all (3)."""
     if level == 0:
         return {n: [] for n in names}
-    pool = [n for n in names if level == 2 or (n if len(n) == 1 else n.lower()) not in _LOOSE]
+    pool = [n for n in names if level == 3 or (n if len(n) == 1 else n.lower()) not in _LOOSE]
     return {
         n: [d for d in pool if d != n and 1 < base[d] < base[n] and base[n] % base[d] == 0] if n in pool else []
         for n in names
@@ -48,7 +50,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         base: the base sizes.
         names: the sizes to vary, in order.
         fixed: sizes with given values at the three points (numbers of layers).
-        level: how many of the base sizes' divisibilities to keep, 0 to 2.
+        level: how many of the base sizes' divisibilities to keep, 0 to 3.
         multiples: numbers that a size must be a multiple of.
     """
     above = divisors(base, names, level)
@@ -67,3 +69,14 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):
             yield tuple(points)
+
+
+def breaking(quotients: Sequence[tuple[Expr, Expr]], point: Mapping[str, int], names: Sequence[str]) -> Point | None:
+    """A point near another at which none of the quotients top/bottom is whole, or None."""
+    free = sorted({str(s) for top, _ in quotients for s in top.free_symbols if str(s) in names})
+    for steps in itertools.islice(itertools.product((1, 3, 5, 7, 0, 2), repeat=len(free)), 500):
+        moved = {**point, **{n: point[n] + d for n, d in zip(free, steps, strict=True)}}
+        values = {size(n): Integer(v) for n, v in moved.items()}
+        if all(int(t.xreplace(values)) % int(b.xreplace(values)) for t, b in quotients):
+            return moved
+    return None

@@ -74,7 +74,7 @@ def read_program(program: Program, names: Mapping[str, str], sizes: Mapping[str,
     base = _base_sizes(symbols, sizes)
     found = [*_ranges(program, symbols), *walker.conditions, *guard_conditions(program, graph_module, symbols)]
     calls = [c for c in walker.recorder.calls if phase != "forward" or c.phase == "forward"]
-    notes = tuple((*walker.notes, *_duck_note(symbols, graph_module)))
+    notes = (*walker.notes, *_duck_note(symbols, graph_module))
     return Graph(_name(graph_module), base, folded(calls), weights, _constraints(found, base), notes)
 
 
@@ -128,7 +128,9 @@ def _weights(walker: Walker, program: Program, graph_module: fx.GraphModule, sig
     return tuple(Weight(path, tensor, Integer(n)) for path, tensor, n in merged.values())
 
 
-def _weight(walker: Walker, node: fx.Node, graph_module: fx.GraphModule, program: Program, signature: Any) -> tuple[str, Role, Any] | None:
+def _weight(
+    walker: Walker, node: fx.Node, graph_module: fx.GraphModule, program: Program, signature: Any
+) -> tuple[str, Role, Any] | None:
     """The path, role and stored tensor of a node that is a parameter or buffer, else None."""
     if node.op == "get_attr":
         walker._attribute(graph_module, node)
@@ -165,8 +167,15 @@ def _copy_back(walker: Walker, graph_module: fx.GraphModule, signature: Any) -> 
     """A functional program returns the new values of buffers that its module writes; torch copies them back at the end."""
     inputs = {n.name: n for n in graph_module.graph.nodes if n.op == "placeholder"}
     nodes = {n.name: n for n in graph_module.graph.nodes}
-    targets = {**{v: k for k, v in signature.inputs_to_buffers.items()}, **{v: k for k, v in signature.inputs_to_parameters.items()}}
-    changed = {**signature.buffers_to_mutate, **getattr(signature, "parameters_to_mutate", {}), **signature.user_inputs_to_mutate}
+    targets = {
+        **{v: k for k, v in signature.inputs_to_buffers.items()},
+        **{v: k for k, v in signature.inputs_to_parameters.items()},
+    }
+    changed = {
+        **signature.buffers_to_mutate,
+        **getattr(signature, "parameters_to_mutate", {}),
+        **signature.user_inputs_to_mutate,
+    }
     for result, target in changed.items():
         new, old = nodes.get(result), inputs.get(targets.get(target, target))
         if new is None or old is None:
@@ -182,7 +191,9 @@ def _base_sizes(symbols: Symbols, given: Mapping[str, int]) -> dict[str, int]:
     base = with_sizes({n: v or 0 for n, v in hints.items()}, given, "the program")
     for n, v in hints.items():
         if v is None and n not in given:
-            raise SizeError(f"the program has a size {n} that data decide, so it has no base value", f"give one: sizes={{{n!r}: 64}}")
+            raise SizeError(
+                f"the program has a size {n} that data decide, so it has no base value", f"give one: sizes={{{n!r}: 64}}"
+            )
     return base
 
 
@@ -191,7 +202,7 @@ def _ranges(program: Program, symbols: Symbols) -> list[Condition]:
     ranges = dict(getattr(program, "range_constraints", None) or {})
     if not ranges:
         for environment in symbols.environments.values():
-            ranges.update({s: r for s, r in environment.var_to_range.items()})
+            ranges.update(environment.var_to_range)
     found = []
     for s, r in ranges.items():
         if str(s) not in symbols.hints:

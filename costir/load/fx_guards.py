@@ -78,7 +78,7 @@ def _read(e: ast.expr, dims: dict[str, list[Any]]) -> Any:
 
 
 def _keys(e: ast.expr) -> list[str]:
-    """ L['x'][0] as the name of its placeholder: x, 0."""
+    """L['x'][0] as the name of its placeholder: x, 0."""
     if isinstance(e, ast.Subscript) and isinstance(e.slice, ast.Constant):
         return [*_keys(e.value), str(e.slice.value)]
     if isinstance(e, ast.Name) and e.id == "L":

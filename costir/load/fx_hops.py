@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from costir.load.fx_walk import Walker
 
 # Wrappers: the last operands are those of the one graph that they run.
-_WRAPPERS = ("wrap", "wrap_with_set_grad_enabled", "wrap_with_autocast", "invoke_subgraph", "tag_activation_checkpoint", "wrap_activation_checkpoint",
-             "hints_wrapper", "strict_mode", "inductor_compiled_code", "invoke_quant", "invoke_quant_packed")  # fmt: skip
+_WRAPPERS = ("wrap", "wrap_with_set_grad_enabled", "wrap_with_autocast", "invoke_subgraph", "tag_activation_checkpoint",
+             "wrap_activation_checkpoint", "hints_wrapper", "strict_mode", "inductor_compiled_code", "invoke_quant", "invoke_quant_packed")  # fmt: skip
 
 
 def note(walker: Walker, node: fx.Node, hop: Any) -> None:
@@ -39,7 +39,9 @@ def note(walker: Walker, node: fx.Node, hop: Any) -> None:
         walker.recorder.note_operator(args[1], args[2:], kwargs, out[1] if len(out) == 2 else out[1:])
         return
     if name == "flex_attention":
-        walker.recorder.note_call("costir.flex_attention.default", dict(zip(("query", "key", "value"), args, strict=False)), value(node)[0])
+        walker.recorder.note_call(
+            "costir.flex_attention.default", dict(zip(("query", "key", "value"), args, strict=False)), value(node)[0]
+        )
         walker.notes["flex_attention is counted dense; its score function and block mask are not counted"] = None
         return
     operands = tuple(t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
@@ -57,7 +59,9 @@ def _enter(walker: Walker, body: fx.GraphModule, operands: Any, out: Any = None)
     walker.walk(body)
     (last,) = next(n for n in reversed(body.graph.nodes) if n.op == "output").args
     results = map_arg(last, walker.of)
-    walker.recorder.link(out, results if isinstance(results, (tuple, list)) or not isinstance(out, (tuple, list)) else (results,))
+    walker.recorder.link(
+        out, results if isinstance(results, (tuple, list)) or not isinstance(out, (tuple, list)) else (results,)
+    )
     return results
 
 

@@ -11,6 +11,7 @@ import contextlib
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +63,11 @@ def path_of(node: fx.Node) -> str:
         return str(node.meta.get("path", ""))
     entry = list(stack.values())[-1]
     path = str(entry[0] if isinstance(entry, tuple) else entry)
-    path = re.sub(r"\._modules\['([^']*)'\]|\.?\['?([^'\]]*)'?\]", lambda m: f".{m[1] or m[2]}", re.sub(r"^L\['[^']*'\]|^L__self__", "", path))
+    path = re.sub(
+        r"\._modules\['([^']*)'\]|\.?\['?([^'\]]*)'?\]",
+        lambda m: f".{m[1] or m[2]}",
+        re.sub(r"^L\['[^']*'\]|^L__self__", "", path),
+    )
     return re.sub(r"@\d+", "", path.replace("slf.", "")).strip(".")
 
 
@@ -138,7 +143,9 @@ class Walker:
             self.made[node] = held
             return
         if not has_value(node):
-            self.made[node] = held if self.mode is None or isinstance(held, FakeTensor) else self.mode.from_tensor(held, static_shapes=True)
+            self.made[node] = (
+                held if self.mode is None or isinstance(held, FakeTensor) else self.mode.from_tensor(held, static_shapes=True)
+            )
         self.recorder.set_role(self.of(node), "weight" if isinstance(held, torch.nn.Parameter) else "buffer")
 
     def of(self, node: fx.Node) -> Any:
@@ -156,7 +163,11 @@ class Walker:
 
             fx_hops.note(self, node, target)
             return
-        if target is operator.getitem and isinstance(node.args[0], fx.Node) and not isinstance(self.of(node.args[0]), torch.Tensor):
+        if (
+            target is operator.getitem
+            and isinstance(node.args[0], fx.Node)
+            and not isinstance(self.of(node.args[0]), torch.Tensor)
+        ):
             self._item(node)
             return
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
@@ -192,7 +203,9 @@ class Walker:
         """Whether torch takes the operator apart when it runs. An operator of one's own that has a rule stays whole."""
         if self.forced:
             return True
-        if target.namespace != "aten" and find(f"{target.namespace}.{target._schema.name.split('::')[1]}.{target._overloadname}"):
+        if target.namespace != "aten" and find(
+            f"{target.namespace}.{target._schema.name.split('::')[1]}.{target._overloadname}"
+        ):
             return False
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"))
 
@@ -286,3 +299,13 @@ def walked(graph_module: fx.GraphModule, names: Mapping[str, str]) -> dict[fx.No
     walker.walk(graph_module)
     symbols.check_names()
     return walker.steps
+
+
+def copied(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """A copy whose nodes, those of sub-graphs included, can be annotated without touching the original."""
+    copy = fx.GraphModule(graph_module, deepcopy(graph_module.graph))
+    for node in copy.graph.find_nodes(op="get_attr"):
+        held = getattr(copy, str(node.target), None)
+        if isinstance(held, fx.GraphModule):
+            setattr(copy, str(node.target), copied(held))
+    return copy

@@ -72,7 +72,9 @@ def _no_pickle(name: str) -> Iterator[None]:
     load, pickle = torch.load, _package.pickle
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise LoadError(f"{name} holds pickled Python objects, which costir does not load", "export the model without custom objects")
+        raise LoadError(
+            f"{name} holds pickled Python objects, which costir does not load", "export the model without custom objects"
+        )
 
     def tensors_only(*args: Any, **kwargs: Any) -> Any:
         try:

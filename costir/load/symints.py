@@ -102,7 +102,9 @@ class Symbols:
             return _CONDITIONS[kind](*arguments)
         if kind in _FUNCTIONS:
             return _FUNCTIONS[kind](*arguments)
-        raise LoadError(f"the program has a size {e}, and {kind} is no function that costir knows", "export it with other sizes")
+        raise LoadError(
+            f"the program has a size {e}, and {kind} is no function that costir knows", "export it with other sizes"
+        )
 
     def check_names(self) -> None:
         """Refuse names for symbols that the program has not.
@@ -112,6 +114,11 @@ class Symbols:
         """
         for old, new in self.names.items():
             if old not in self.hints:
-                raise LoadError(f"the program has no symbol {old!r} to name {new!r}", nearest(old, self.hints) if self.hints else "all its sizes are numbers")
+                raise LoadError(
+                    f"the program has no symbol {old!r} to name {new!r}",
+                    nearest(old, self.hints) if self.hints else "all its sizes are numbers",
+                )
             if new in self.hints and new not in self.names:
-                raise LoadError(f"{old!r} cannot be named {new!r}, which is another symbol of the program", "rename that one too")
+                raise LoadError(
+                    f"{old!r} cannot be named {new!r}, which is another symbol of the program", "rename that one too"
+                )

@@ -34,7 +34,7 @@ class Guard:
     outcome: bool
     library: bool = False  # made by an installed package, not by the user
     implied: bool = False  # not written as a comparison: a table is only so long
-    modulo: tuple[int, int] | None = None  # where `left` is a remainder: of what, by what
+    rounded: tuple[str, int, int] | None = None  # where `left` is a remainder or a rounded quotient: "%" or "//", of what, by what
 
     @property
     def key(self) -> tuple[str, str, bool]:
@@ -75,12 +75,12 @@ class watch:  # noqa: N801 - reads as a verb where it is used
         _log.pop()
 
 
-def _note(op: str, left: int, right: int, outcome: bool, modulo: tuple[int, int] | None = None) -> None:
+def _note(op: str, left: int, right: int, outcome: bool, rounded: tuple[str, int, int] | None = None) -> None:
     if _log:
         frame = sys._getframe(2)
         if is_user_file(frame.f_code.co_filename):
             library = is_library_file(frame.f_code.co_filename)
-            _log[-1][0][Guard(where(frame), op, int(left), int(right), outcome, library, modulo=modulo)] = None
+            _log[-1][0][Guard(where(frame), op, int(left), int(right), outcome, library, rounded=rounded)] = None
 
 
 def note_guard(frame: FrameType | None, op: str, left: int, right: int, branch: bool = False) -> None:
@@ -100,7 +100,8 @@ def _step(op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -
     if _log and len(_log[-1][1]) < _MOST_STEPS:
         frame = sys._getframe(2)
         code = frame.f_code
-        _log[-1][1][Step((code.co_filename, code.co_firstlineno, frame.f_lasti), op, scale, int(left), int(right), int(value))] = None
+        place = code.co_filename, code.co_firstlineno, frame.f_lasti
+        _log[-1][1][Step(place, op, scale, int(left), int(right), int(value))] = None
     return Dim(value)
 
 
@@ -115,7 +116,7 @@ def _comparison(op: str) -> Callable[[Dim, Any], Any]:
             return outcome
         outcome = compare(self, other)
         if outcome is not NotImplemented and type(other) is not bool:
-            _note(op, self, other, outcome, self.__dict__.get("modulo"))
+            _note(op, self, other, outcome, self.__dict__.get("rounded"))
         return outcome
 
     return method
@@ -132,8 +133,8 @@ def _arithmetic(op: str, name: str, swapped: bool = False) -> Callable[..., Any]
             return value
         left, right = (other, self) if swapped else (self, other)
         made = _step(op, left, right, value)
-        if op == "%":
-            made.modulo = (int(left), int(right))
+        if op in ("%", "//"):
+            made.rounded = (op, int(left), int(right))
         return made
 
     return method
@@ -142,7 +143,7 @@ def _arithmetic(op: str, name: str, swapped: bool = False) -> Callable[..., Any]
 class Dim(int):
     """A whole number whose comparisons and arithmetic are noted while a trace runs; arithmetic on it gives another."""
 
-    modulo: tuple[int, int]
+    rounded: tuple[str, int, int]
     __lt__ = _comparison("<")
     __le__ = _comparison("<=")
     __gt__ = _comparison(">")
@@ -163,7 +164,7 @@ class Dim(int):
 
     def __bool__(self) -> bool:
         outcome = int.__ne__(self, 0)
-        _note("!=", self, 0, outcome, self.__dict__.get("modulo"))
+        _note("!=", self, 0, outcome, self.__dict__.get("rounded"))
         return outcome
 
     def __neg__(self) -> Dim:

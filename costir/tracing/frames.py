@@ -8,13 +8,16 @@ from pathlib import Path
 from types import FrameType
 
 _COSTIR = str(Path(__file__).resolve().parents[1])
+_TYPED = ("<stdin>", "<string>", "<ipython")  # typed at a prompt, given by -c, or a notebook's cell
 _RUN = f"{_COSTIR}/trace.py"  # calls the user's model
 
 
 @functools.cache
 def is_user_file(filename: str) -> bool:
     """Whether a frame's file belongs to the user or to a model library, and not to torch, Python or costir."""
-    if filename.startswith(("<", _COSTIR)):
+    if filename.startswith("<"):
+        return filename.startswith(_TYPED)
+    if filename.startswith(_COSTIR):
         return False
     inside = ("/site-packages/torch/", "/dist-packages/torch/", "/site-packages/sympy/", "/contextlib.py", "/functools.py")
     if any(part in filename for part in inside):

@@ -1,0 +1,91 @@
+"""Which conditions follow from others, so that a reader sees each restriction once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy as sp
+
+from costir.ir import Constraint
+
+_ORDER = (sp.Lt, sp.Le, sp.Gt, sp.Ge)
+
+
+def without_implied(constraints: Sequence[Constraint]) -> list[Constraint]:
+    """The constraints in order, without those that follow from others: T > 16 from T > 64, T != 1 from T > 1.
+
+    Quotients that other constraints make whole lose their floor: `floor(D/N) > 64` with `D % N == 0` is `D/N > 64`.
+    """
+    known = [_plain(c, constraints) for c in constraints]
+    kept: list[Constraint] = []
+    for i, c in enumerate(known):
+        others = [o for j, o in enumerate(known) if j != i and (j < i or not _same(o, c))]
+        if c.condition == sp.true or any(_follows(c.condition, o.condition) for o in others):
+            continue
+        kept.append(c)
+    return kept
+
+
+def _same(a: Constraint, b: Constraint) -> bool:
+    return bool(a.condition == b.condition) or (_follows(a.condition, b.condition) and _follows(b.condition, a.condition))
+
+
+def _plain(c: Constraint, constraints: Sequence[Constraint]) -> Constraint:
+    """The condition with floors of whole quotients taken away."""
+    if not c.condition.has(sp.floor, sp.ceiling):
+        return c
+    whole = [o.condition.lhs.args for o in constraints if is_divisibility(o.condition)]
+    condition = c.condition
+    for top, bottom in whole:
+        condition = condition.xreplace({sp.floor(top / bottom): top / bottom, sp.ceiling(top / bottom): top / bottom})
+    return Constraint(condition, c.source, c.branch) if condition != c.condition else c
+
+
+def is_divisibility(condition: Any) -> bool:
+    """Whether it reads a % b == 0."""
+    return isinstance(condition, sp.Eq) and isinstance(condition.lhs, sp.Mod) and condition.rhs == 0
+
+
+def _follows(weak: Any, strong: Any) -> bool:
+    """Whether `weak` holds wherever `strong` does, for positive whole sizes; False where that is not seen at once."""
+    if weak == strong:
+        return True
+    if is_divisibility(weak) and is_divisibility(strong):
+        return divides(weak.lhs.args, strong.lhs.args)
+    a = _positive(strong)
+    if a is None:
+        return False
+    if isinstance(weak, sp.Ne):
+        gap = sp.expand(weak.lhs - weak.rhs)
+        return any(_at_least(s * gap, a, 1) for s in (1, -1))
+    b = _positive(weak)
+    return b is not None and _at_least(b, a, 0)
+
+
+def _positive(condition: Any) -> Any:
+    """e for a condition that reads e >= 0 on whole numbers, or None."""
+    if not isinstance(condition, _ORDER):
+        return None
+    gap = sp.expand(condition.gts - condition.lts)
+    if not all(s.is_integer for s in gap.free_symbols):
+        return None
+    whole = gap.is_integer
+    return gap - 1 if isinstance(condition, (sp.Lt, sp.Gt)) and whole else gap if not isinstance(condition, (sp.Lt, sp.Gt)) else None
+
+
+def _at_least(b: Any, a: Any, least: int) -> bool:
+    """Whether b >= least follows from a >= 0: where b - a is a number, or clearly not negative."""
+    rest = sp.expand(b - a - least)
+    return bool(rest.is_nonnegative)
+
+
+def divides(weak: Any, strong: Any) -> bool:
+    """Whether top/bottom of `weak` is whole where that of `strong` is: tried by putting top = bottom * whole number."""
+    (t, b), (top, bottom) = weak, strong
+    if sp.cancel(t / b * bottom / top).is_integer:
+        return True
+    if not top.is_Symbol:
+        return False
+    times = sp.Symbol("_times", integer=True, positive=True)
+    return bool(sp.cancel((t / b).subs(top, bottom * times)).is_integer)

@@ -1,0 +1,93 @@
+"""Arithmetic that the program does on its sizes, matched over traces: `(T + W - 1) // W` need not be guessed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import sympy as sp
+
+from costir.symbolic import Expr, Integer, ceil_div, floor_div
+from costir.tracing.dims import Step
+
+Vector = tuple[int, ...]
+ROUNDING = frozenset(("//", "%", "floor", "ceil"))
+
+
+class Derived(NamedTuple):
+    """A step in all traces: scale * `left` `op` `right`, operands as vectors of their values."""
+
+    op: str
+    scale: Fraction
+    left: Vector
+    right: Vector
+
+
+def derived(traces: Sequence[Sequence[Step]]) -> dict[Vector, list[Derived]]:
+    """By the vector of its results, each step that all traces do equally often."""
+    tables = [_by_place(steps) for steps in traces]
+    found: dict[Vector, list[Derived]] = {}
+    for key, first in tables[0].items():
+        columns = [t.get(key, []) for t in tables]
+        if any(len(c) != len(first) for c in columns):
+            continue
+        for row in zip(*columns, strict=True):
+            value = tuple([s.value for s in row])
+            if len(set(value)) > 1:
+                entry = Derived(key[1], key[2], tuple([s.left for s in row]), tuple([s.right for s in row]))
+                known = found.setdefault(value, [])
+                if entry not in known and len(known) < 8:
+                    known.append(entry)
+    return found
+
+
+def _by_place(steps: Sequence[Step]) -> Mapping[Any, list[Step]]:
+    table: dict[Any, list[Step]] = {}
+    for s in steps:
+        table.setdefault((s.place, s.op, s.scale), []).append(s)
+    return table
+
+
+def combined(op: str, scale: Fraction, a: Expr, b: Expr) -> Expr:
+    """The result of a step as an expression. Remainders are written by floors, floors of x + b - 1 as ceilings."""
+    if op == "+":
+        return a + b
+    if op == "-":
+        return a - b
+    if op == "*":
+        return a * b
+    if op == "//":
+        return floored(a, b)
+    if op == "%":
+        return sp.expand(a - b * floored(a, b))  # type: ignore[no-any-return]
+    a = a * sp.Rational(scale.numerator, scale.denominator)
+    return _upward(a, b) if op == "ceil" else floored(a, b)
+
+
+def floored(a: Expr, b: Expr) -> Expr:
+    """floor(a/b), as a ceiling where that is shorter: -floor(x) is the ceiling of -x, floor((x + b - 1)/b) that of x/b."""
+    if a.could_extract_minus_sign():
+        return -ceil_div(-a, b)
+    plain = floor_div(a, b)
+    if a.is_integer and b.is_integer:
+        return min((plain, ceil_div(sp.expand(a - b + 1), b)), key=lambda e: len(str(e)))
+    return plain
+
+
+def _upward(a: Expr, b: Expr) -> Expr:
+    if a.could_extract_minus_sign():
+        return -floor_div(-a, b)
+    return ceil_div(a, b)
+
+
+def rounded(vector: Vector, values: Vector) -> Callable[[Expr], Expr] | None:
+    """How `values` are rounded up or down to multiples of a number so as to give `vector`, or None where they are not."""
+    common = math.gcd(*vector)
+    for c in (d for d in range(min(common, 4096), 1, -1) if common % d == 0):
+        if all(v == c * -(-w // c) for v, w in zip(vector, values, strict=True)):
+            return lambda e: c * ceil_div(e, Integer(c))
+        if all(v == c * (w // c) for v, w in zip(vector, values, strict=True)):
+            return lambda e: c * floor_div(e, Integer(c))
+    return None

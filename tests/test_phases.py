@@ -1,0 +1,418 @@
+"""Backward and the optimizer's step: against what torch itself runs on real tensors, and against FlopCounterMode."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+
+import pytest
+import sympy as sp
+import torch
+import training_models as models
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import costir
+from costir import trace
+from costir.cost import cost_of
+from costir.load.family import Family
+from costir.symbolic import size
+
+ELSEWHERE = {"B": 5, "T": 12, "D": 48, "F": 20, "L": 3, "V": 37, "N": 6, "I": 24, "P": 6, "C": 5, "K": 3, "H": 10, "E": 6, "k": 3}
+
+
+def family(build):
+    return Family(build.__name__, build, {k: v.default for k, v in inspect.signature(build).parameters.items() if type(v.default) is int})
+
+
+@functools.cache
+def traced(build):
+    f = family(build)
+    return trace.run(f, f.sizes, "train")
+
+
+def loss_of(out):
+    loss = getattr(out, "loss", None)
+    loss = out if loss is None else loss
+    return loss if loss.dim() == 0 else loss.sum()
+
+
+class Listing(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "_assert" not in func._schema.name:
+            self.ops.append(f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}")
+        return func(*args, **(kwargs or {}))
+
+
+def really(build):
+    """The operators of a real training step, the second one, by phase."""
+    torch.manual_seed(0)
+    module, args, kwargs = build()
+    module.train()
+    stepper = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad])
+    with Listing() as forward:
+        loss = loss_of(module(*args, **kwargs))
+    with Listing() as backward:
+        loss.backward()
+    stepper.step()
+    with Listing() as step:
+        stepper.step()
+    return forward.ops, backward.ops, step.ops
+
+
+REAL = [
+    models.mlp, models.frozen, models.trained_input, models.conv, models.vit, models.checkpointed, models.checkpointed_reentrant,
+    models.custom, models.tied, models.partly_fixed, models.autocast, models.gpt, models.gru, models.llama, models.gpt2, models.bert,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", REAL)
+def test_the_operators_are_those_of_a_real_step(build):
+    for phase, ops in zip(("forward", "backward", "optimizer"), really(build), strict=True):
+        assert [e.op for e in traced(build).events if e.phase == phase] == ops, phase
+
+
+@pytest.mark.parametrize("build", [*REAL, models.lstm, models.views, models.mixtral])
+def test_no_operator_is_unknown(build):
+    assert not {e.op for e in traced(build).events if cost_of(trace.concrete(e))[0].status == "unknown"}
+
+
+@pytest.mark.parametrize("build", [models.vit, models.checkpointed, models.checkpointed_reentrant, models.custom, models.tied, models.views,
+                                   models.gpt, models.llama, models.gpt2, models.bert, models.mixtral, models.lstm])  # fmt: skip
+def test_contractions_of_the_backward_pass_know_where_they_stem_from(build):
+    """Each has the module and the line of a contraction of the forward pass."""
+    heavy = [e for e in traced(build).events if cost_of(trace.concrete(e))[0].matmul != 0]
+    there = {(e.path, e.source) for e in heavy if e.phase == "forward"}
+    back = {(e.path, e.source) for e in heavy if e.phase == "backward"}
+    own = {(p, s) for p, s in back if p == "square"}  # a gradient written by the user has its own lines
+    assert (back - own) <= there
+    assert {p for p, _ in back} == {p for p, _ in there}
+
+
+def test_each_linear_layer_has_two_products_backward():
+    """One for the input and one for the weight; a tied or twice used layer has them for each use."""
+    for build, expected in ((models.gpt, 2), (models.tied, None)):
+        backward = collections.Counter(e.path for e in traced(build).events if e.phase == "backward" and e.op == "aten.mm.default")
+        if expected:
+            assert set(backward.values()) == {expected}
+        else:
+            assert backward == {"twice": 4, "head": 2}
+
+
+def test_the_gradient_of_an_embedding_belongs_to_it():
+    found = {e.path for e in traced(models.gpt).events if e.op == "aten.embedding_dense_backward.default"}
+    assert found == {"tokens", "positions"}
+
+
+def test_gradients_are_not_copied():
+    """A gradient that nobody else holds is taken as it is: torch copies it otherwise."""
+    assert not [e for e in traced(models.gpt).events if e.phase == "backward" and e.op == "aten.new_empty_strided.default"]
+
+
+def counted(build, sizes):
+    with torch.device("meta"):
+        module, args, kwargs = build(**sizes)
+    with FlopCounterMode(display=False) as counter:
+        loss_of(module.train()(*args, **kwargs)).backward()
+    return counter.get_total_flops()
+
+
+def summed(build, sizes, phase):
+    """Trace at the sizes, then count."""
+    costs = [cost_of(trace.concrete(e))[0] for e in trace.run(family(build), sizes, phase).events]
+    return {q: sum(getattr(c, q) for c in costs) for q in ("matmul", "vector", "special", "read", "write")}
+
+
+def same_numbers(analysis, build, sizes):
+    point = analysis.at(**sizes)
+    found = dict(matmul=point.matmul_flops, vector=point.vector_flops, special=point.special_flops, read=point.read, write=point.write)
+    return found == summed(build, sizes, analysis.phase)
+
+
+@pytest.mark.parametrize("build", [models.mlp, models.frozen, models.trained_input, models.conv, models.custom, models.tied, models.views,
+                                   models.partly_fixed, models.autocast])  # fmt: skip
+def test_formulas_of_a_training_step(build):
+    analysis = costir.analyze(build, phase="train")
+    assert not analysis.unknown
+    for sizes in (family(build).sizes, {n: ELSEWHERE[n] for n in family(build).sizes}):
+        assert analysis.at(**sizes).matmul_flops == counted(build, sizes)
+        assert same_numbers(analysis, build, sizes)
+
+
+def test_attention_backward_computes_the_scores_again():
+    """Two products forward; backward dV, dP, dQ, dK and the scores: 14*B*T*T*N*H of seven. Linear layers have three times 2*m*k*n."""
+    B, T, D, F, N, K, H, L, V = (size(n) for n in "BTDFNKHLV")
+    linear = L * 2 * B * T * (2 * D * N * H + 2 * D * K * H + 3 * D * F) + 2 * B * T * D * V
+    analysis = costir.analyze(models.llama, phase="backward")
+    assert sp.expand(analysis.matmul_flops - 3 * linear - 14 * L * B * T * T * N * H) == 0
+    written_out = costir.analyze(functools.partial(models.llama, attention="eager"), phase="backward").keep(["B", "T"])
+    at_base = {s: v for s, v in zip((D, F, N, K, H, L, V), (32, 48, 4, 2, 8, 2, 50), strict=True)}
+    assert sp.expand(written_out.matmul_flops - (3 * linear + 12 * L * B * T * T * N * H).subs(at_base)) == 0
+
+
+@pytest.mark.parametrize("build", [models.checkpointed, models.checkpointed_reentrant])
+def test_checkpointing_runs_the_blocks_forward_twice(build):
+    plain, again = (collections.Counter() for _ in range(2))
+    for counts, b in ((plain, models.vit), (again, build)):
+        for e in traced(b).events:
+            flops = cost_of(trace.concrete(e))[0].matmul
+            counts[e.phase, e.path.startswith("blocks") or "head"] += flops
+    assert again["forward", True] == plain["forward", True]
+    blocks = plain["forward", True]
+    if build is models.checkpointed:  # stops early: the block's last layer is not needed again
+        assert blocks > again["backward", True] - plain["backward", True] > blocks / 2
+    else:
+        assert again["backward", True] - plain["backward", True] == blocks
+
+
+def test_a_training_step_of_the_small_gpt_has_as_many_operators_at_every_batch():
+    counts = {}
+    for B in (2, 8, 32):
+        f = family(functools.wraps(models.gpt)(functools.partial(models.gpt, B=B)))
+        counts[B] = collections.Counter(e.phase for e in trace.run(f, {"B": B, "T": 12}, "train").events)
+    assert counts[2] == counts[8] == counts[32]
+    assert counts[8] == {"forward": 134, "backward": 254, "optimizer": 382}
+
+
+# ---- what is differentiated ----
+
+
+class Returning(nn.Module):
+    def __init__(self, how, D):
+        super().__init__()
+        self.layer, self.how = nn.Linear(D, D), how
+
+    def forward(self, x):
+        y = self.layer(x)
+        return self.how(y)
+
+
+class Output:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+def ending(how):
+    def build(B=4, D=8):
+        return Returning(how, D), (torch.zeros(B, D),), {}
+
+    return build
+
+
+HAS_LOSS = [
+    lambda y: (y.pow(2).mean(), y), lambda y: (y, y.pow(2).mean()), lambda y: {"logits": y, "loss": y.pow(2).mean()},
+    lambda y: Output(loss=y.pow(2).mean(), logits=y), lambda y: y.pow(2).mean(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HAS_LOSS)
+def test_a_scalar_or_a_named_loss_is_differentiated(how):
+    analysis = costir.analyze(ending(how), phase="backward")
+    assert any(n.op == "aten.pow.Tensor_Scalar" and n.phase == "backward" for n in analysis.nodes)
+    assert not analysis.notes
+
+
+@pytest.mark.parametrize("how", [lambda y: y, lambda y: (y, y * 2), lambda y: Output(logits=y), lambda y: {"out": y}])
+def test_else_the_sum_is_and_a_note_says_so(how):
+    assert any("sum of the first output" in n for n in costir.analyze(ending(how), phase="backward").notes)
+
+
+@pytest.mark.parametrize(("how", "phase", "message"), [
+    (lambda y: y.detach(), "backward", "no output depends on a parameter"),
+    (lambda y: Output(loss=y.detach().mean()), "train", "its loss does not depend on a parameter"),
+    (lambda y: y.argmax(-1), "backward", "no output depends on a parameter"),
+])  # fmt: skip
+def test_nothing_to_differentiate(how, phase, message):
+    with pytest.raises(costir.CostirError, match=message):
+        costir.analyze(ending(how), phase=phase)
+
+
+def test_no_parameters():
+    def build(B=4, D=8):
+        return nn.Softmax(-1), (torch.zeros(B, D),), {}
+
+    with pytest.raises(costir.CostirError, match="no parameter is trained"):
+        costir.analyze(build, phase="train")
+    with pytest.raises(costir.CostirError, match="no output depends on a parameter"):
+        costir.analyze(build, phase="backward")
+
+
+def test_train_means_train_mode():
+    """Dropout draws, batch norm takes the batch's statistics and moves its own."""
+    def build(B=4, D=8):
+        return nn.Sequential(nn.Linear(D, D), nn.BatchNorm1d(D), nn.Dropout(0.5)).eval(), (torch.zeros(B, D),), {}
+
+    ops = {p: {n.op.split(".")[1] for n in costir.analyze(build, phase=p).nodes} for p in ("backward", "train")}
+    assert "native_dropout" in ops["train"] or "bernoulli_" in ops["train"]
+    assert not {"native_dropout", "bernoulli_"} & ops["backward"]
+    norms = {p: next(n for n in costir.analyze(build, phase=p).nodes if "batch_norm" in n.op) for p in ("backward", "train")}
+    assert norms["train"].vector_flops != norms["backward"].vector_flops
+
+
+def test_a_module_of_ones_own_is_given_back_as_it_was():
+    module = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.LSTM(12, 8)).eval()
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    parameters = list(module.parameters())
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x):
+            return self.inner(x)[0]
+
+    outer = First().eval()
+    analysis = costir.analyze(outer, (torch.zeros(4, 8),), input="B, _", phase="train")
+    assert not analysis.unknown
+    assert all(a is b for a, b in zip(parameters, module.parameters(), strict=True))
+    assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
+    assert not any(m.training for m in outer.modules())
+    assert all(p.grad is None for p in parameters)
+    outer(torch.zeros(4, 8))  # runs on its real weights again
+
+
+# ---- optimizers ----
+
+
+def plain(B=6, D=8, F=12):
+    return nn.Sequential(nn.Linear(D, F), nn.ReLU(), nn.Linear(F, D, bias=False)), (torch.zeros(B, D),), {}
+
+
+def matrices(B=6, D=8, F=12):
+    return nn.Sequential(nn.Linear(D, F, bias=False), nn.ReLU(), nn.Linear(F, D, bias=False)), (torch.zeros(B, D),), {}
+
+
+def step_of(build, optimizer):
+    """Totals of the optimizer's step."""
+    analysis = costir.analyze(build, phase="train", optimizer=optimizer)
+    assert not analysis.unknown
+    nodes = [n for n in analysis.nodes if n.phase == "optimizer"]
+    assert all(n.path == "optimizer" for n in nodes)
+    return analysis, {q: sp.expand(sum(getattr(n, q) for n in nodes)) for q in ("matmul_flops", "vector_flops", "special_flops", "read", "write")}
+
+
+# Per parameter, from the single-tensor paths of torch.optim, one line an operator: (vector, special, elements read, written).
+BY_HAND = {
+    "adamw": [(1, 0, 1, 1),  # decay: mul_
+              (3, 0, 2, 1),  # first moment: lerp_ reads it and the gradient
+              (1, 0, 1, 1), (3, 0, 2, 1),  # second moment: mul_, addcmul_ with the gradient twice
+              (0, 1, 1, 1), (1, 0, 1, 1), (1, 0, 1, 1),  # sqrt, divide, add eps
+              (3, 0, 3, 1)],  # addcdiv_
+    "sgd": [(2, 0, 2, 1)],
+    "momentum": [(1, 0, 1, 1), (1, 0, 2, 1), (2, 0, 2, 1)],  # buffer: mul_, add_; the parameter: add_ with alpha
+    "adagrad": [(3, 0, 2, 1), (0, 1, 1, 1), (1, 0, 1, 1), (3, 0, 3, 1)],  # addcmul_, sqrt, add_, addcdiv_
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_step_by_hand(name):
+    analysis, step = step_of(plain, name)
+    vector, special, read, write = (sum(column) for column in zip(*BY_HAND[name], strict=True))
+    tensors = 0 if name in ("sgd", "momentum") else 3  # each counts its steps: one add to one number
+    P = analysis.params
+    assert sp.expand(step["vector_flops"] - vector * P - tensors) == 0
+    assert sp.expand(step["special_flops"] - special * P) == 0
+    assert sp.expand(step["read"] - 4 * read * P - 4 * tensors) == 0
+    assert sp.expand(step["write"] - 4 * write * P - 4 * tensors) == 0
+
+
+@pytest.mark.parametrize("name", trace.OPTIMIZERS)
+def test_every_optimizer(name):
+    analysis, step = step_of(matrices if name == "muon" else plain, name)
+    assert step["vector_flops"].subs(analysis.sizes) > 0
+    states = [n for n in analysis.nodes if n.phase == "optimizer" and n.op.split(".")[1] in ("zeros_like", "zeros", "new_zeros")]
+    assert not states  # made by the first step, which is not the one counted
+
+
+def test_radam_is_past_its_warm_up():
+    """From the sixth step on its update is rectified, by a division that the first five lack."""
+    analysis, _ = step_of(plain, "radam")
+    assert any(n.op == "aten.sqrt.default" for n in analysis.nodes if n.phase == "optimizer")
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"amsgrad": True}])
+@pytest.mark.parametrize("build", [plain, models.vit])
+def test_variants_of_adamw(options, build):
+    """Lists of tensors cost as much as tensors one by one; one kernel reads p, g, m, v and writes p, m, v."""
+    family_step = lambda o: step_of(build, lambda params: torch.optim.AdamW(params, **o))
+    analysis, step = family_step(options)
+    _, single = family_step({})
+    if "foreach" in options:
+        assert all(sp.expand(step[q] - single[q]) == 0 for q in ("vector_flops", "special_flops", "write"))
+    elif "fused" in options:
+        assert sp.expand(step["vector_flops"] - single["vector_flops"]) == 0
+        tensors = sp.expand((step["write"] - 12 * analysis.params) / 4)
+        assert sp.expand(step["read"] - 16 * analysis.params - 8 * tensors) == 0
+        assert tensors.free_symbols <= {size("L")}
+    else:
+        extra = {"read": 8, "write": 4}  # the larger of two second moments
+        assert all(sp.expand(step[q] - single[q] - extra[q] * analysis.params) == 0 for q in extra)
+
+
+def test_an_optimizer_that_reads_its_numbers_says_so():
+    analysis, _ = step_of(plain, "adafactor")
+    assert any("each is taken as 1" in n for n in analysis.notes)
+
+
+class Own(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= 0.1 * p.grad
+
+
+def test_an_optimizer_of_ones_own():
+    analysis, step = step_of(plain, Own)
+    assert sp.expand(step["vector_flops"] - 2 * analysis.params) == 0
+    assert {n.source.split(":")[0] for n in analysis.nodes if n.op == "aten.sub_.Tensor"} == {"test_phases.py"}
+
+
+def test_only_what_is_trained_is_stepped():
+    analysis, step = step_of(models.frozen, "sgd")
+    D, F = size("D"), size("F")
+    assert sp.expand(step["vector_flops"] - 2 * (D * F + D)) == 0
+    assert sp.expand(analysis.params - (2 * D * F + D + F)) == 0
+
+
+def test_the_files_own_optimizer_comes_first(tmp_path):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def model(D=8):\n    return nn.Linear(D, D)\n"
+        "def inputs(B=4, D=8):\n    return torch.zeros(B, D)\n"
+        "def optimizer(params):\n    return torch.optim.SGD(params, lr=0.1)\n"
+    )
+    ops = {n.op.split(".")[1] for n in costir.analyze(str(file), phase="train").nodes if n.phase == "optimizer"}
+    assert "addcdiv_" not in ops
+    asked = {n.op.split(".")[1] for n in costir.analyze(str(file), phase="train", optimizer="adamw").nodes if n.phase == "optimizer"}
+    assert "addcdiv_" in asked
+
+
+@pytest.mark.parametrize(("optimizer", "message"), [
+    ("adamwx", "unknown optimizer 'adamwx'; did you mean adamw"),
+    (lambda params: torch.optim.LBFGS(params), "the optimizer's step fails.*closure"),
+    (lambda params: torch.optim.SGD(params, lr=-1), "making the optimizer fails.*Invalid learning rate"),
+])  # fmt: skip
+def test_optimizers_that_cannot_be_used(optimizer, message):
+    with pytest.raises(costir.CostirError, match=message):
+        costir.analyze(plain, phase="train", optimizer=optimizer)
+
+
+def test_phases_build_on_each_other():
+    analyses = {p: costir.analyze(plain, phase=p) for p in ("forward", "backward", "train")}
+    phases = {p: {n.phase for n in a.nodes} for p, a in analyses.items()}
+    assert phases == {"forward": {"forward"}, "backward": {"forward", "backward"}, "train": {"forward", "backward", "optimizer"}}
+    for smaller, larger in (("forward", "backward"), ("backward", "train")):
+        kept = [n for n in analyses[larger].nodes if n.phase in phases[smaller]]
+        assert sp.expand(sum(n.matmul_flops for n in kept) - analyses[smaller].matmul_flops) == 0

@@ -17,7 +17,9 @@ LLAMA_405B = {**LLAMA_8B, "D": 16384, "F": 53248, "N": 128, "L": 126}
 TINY = {"B": 1, "T": 16, "D": 64, "F": 96, "N": 4, "K": 2, "H": 16, "L": 3, "V": 100}
 
 
-def llama(B: int, T: int, D: int, F: int, N: int, K: int, H: int, L: int, V: int) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def llama(
+    B: int, T: int, D: int, F: int, N: int, K: int, H: int, L: int, V: int
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """transformers' Llama and its input: the nine letters are its sizes."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -6,6 +6,8 @@ parameters as functions of nine sizes. Building the model is included on both si
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from common import LLAMA_8B, LLAMA_405B, TINY, llama, medians, no_init, run
@@ -40,10 +42,10 @@ def main(tiny: bool = False) -> dict[str, float]:
     large = {**TINY, "L": 6} if tiny else LLAMA_405B
     numbers: dict[str, float] = {}
     for phase, backward in (("forward", False), ("forward+backward", True)):
-        calls = {
-            "FlopCounterMode 8B": lambda b=backward: count_once(small, b),
-            "costir 8B": lambda b=backward: analyse(small, b),
-            "costir 405B": lambda b=backward: analyse(large, b),
+        calls: dict[str, Callable[[], Any]] = {
+            "FlopCounterMode 8B": partial(count_once, small, backward),
+            "costir 8B": partial(analyse, small, backward),
+            "costir 405B": partial(analyse, large, backward),
         }
         for call in () if tiny else tuple(calls.values())[:2]:
             call()  # warm up: imports, caches

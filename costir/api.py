@@ -62,9 +62,7 @@ def analyze(
     conventions = Conventions(cast(Any, count), cast(Any, attention), split_dtype(dtype).weights)
     loaded = _load(subject, inputs, sizes, phase, dtype, model, specs, names)
     if isinstance(loaded, Graph):
-        carried = isinstance(subject, os.PathLike) or not isinstance(subject, str | Graph) or subject.endswith(EXPORTED)
-        origin = Origin(os.fspath(subject) if isinstance(subject, os.PathLike) else subject, None, names or {}) if carried else None
-        result = replace(analysis_of(loaded, conventions, phase), origin=origin)
+        result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
         from costir.regimes import regimes
         from costir.trace import no_collection
@@ -149,6 +147,14 @@ def _is_partial(subject: Any) -> bool:
     import functools
 
     return isinstance(subject, functools.partial)
+
+
+def _program_origin(subject: Any, names: Mapping[str, str]) -> Origin | None:
+    """The program or its file; None for a notation string or a graph, which have no other form."""
+    given = os.fspath(subject) if isinstance(subject, os.PathLike) else subject
+    if isinstance(given, Graph) or (isinstance(given, str) and not given.endswith(EXPORTED)):
+        return None
+    return Origin(given, None, names)
 
 
 def _optimizer(given: str | Callable[[Any], Any] | None) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costir.errors import SizeError, nearest
+from costir.report import TOTALS
 from costir.symbolic import Boolean, Expr, compile_many
 
 if TYPE_CHECKING:
@@ -37,14 +38,12 @@ def evaluate(analysis: Analysis, quantities: Sequence[str], sizes: Mapping[str, 
     Raises:
         SizeError: an unknown size or quantity, or a point at which the formulas do not hold.
     """
-    from costir.analysis import QUANTITIES
-
     for name in sizes:
         if name not in analysis.sizes:
             raise SizeError(f"there is no size {name!r} in {analysis.name}", nearest(name, analysis.sizes))
     for name in quantities:
-        if name not in QUANTITIES:
-            raise SizeError(f"there is no quantity {name!r}", nearest(name, QUANTITIES))
+        if name not in TOTALS:
+            raise SizeError(f"there is no quantity {name!r}", nearest(name, TOTALS))
     names = tuple(analysis.sizes)
     columns = np.broadcast_arrays(*(np.asarray(sizes.get(n, analysis.sizes[n]), dtype=np.float64) for n in names)) if names else []
     shape = columns[0].shape if columns else ()

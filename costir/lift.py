@@ -15,7 +15,7 @@ from costir import trace
 from costir.errors import CostirError, LiftError
 from costir.ir import Constraint, Graph
 from costir.lifting import depth as layers
-from costir.lifting.align import Key, align, occurrences
+from costir.lifting.align import Item, Key, align, occurrences
 from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter
 from costir.lifting.guards import Regime, conditions, conflicts
@@ -28,7 +28,12 @@ from costir.symbolic import Integer, size
 from costir.trace import Trace
 from costir.tracing.recorder import Event
 
+_LONG = 400  # operators; a loop over a size that makes more of them is traced at small sizes
 _THIRD_POINT_UP_TO = 1500  # operators; below that a third probe costs little and checks much
+
+
+class _Loops(CostirError):
+    """The program runs more operators at larger sizes."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], pro
         again = _vary(dataclasses.replace(run, ties={**run.ties, **ties}), base, rest, {**pins, **pinned})
         if isinstance(again, Lifted):
             return again
-    elif not stuck and isinstance(problem, LiftError):
+    elif not stuck:
         for n in likely_culprits(names, run.depth.names)[:4]:
             rest = [m for m in names if m != n]
             again = _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
@@ -105,14 +110,18 @@ def _depth(family: Family, phase: str) -> layers.Depth:
     return layers.find(module, family.sizes, family.depth) if module is not None else layers.Depth()
 
 
-def _vary(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], levels: Sequence[int] = (1, 2, 0)) -> Lifted | CostirError:
+def _vary(
+    run: Run, base: Trace, names: list[str], pins: Mapping[str, str], levels: Sequence[int] = (1, 2, 3, 0)
+) -> Lifted | CostirError:
     """Try points until the traces at them agree with the base in structure and fit formulas."""
     first: CostirError | None = None
     sizes = run.family.sizes
     for level in levels:
         fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in names}
-        for points in itertools.islice(generic(sizes, names, fixed, level, run.family.multiples), 1):
+        for points in itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops), 1):
             outcome = _attempt(run, base, names, points, pins)
+            if isinstance(outcome, _Loops):  # again, with smaller sizes: traces grow with them
+                return _vary(dataclasses.replace(run, loops=True), base, names, pins, levels)
             if isinstance(outcome, Lifted):
                 return outcome
             first = first or outcome
@@ -125,7 +134,10 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
     regime = Regime(base, names)
     for _ in range(6):
         try:
-            traces = [run.trace(p) for p in points[:2]]
+            traces = [run.trace(points[0])]
+            if not run.loops and len(traces[0].events) > max(_LONG, 2 * len(base.events)):
+                return _Loops("")
+            traces.append(run.trace(points[1]))
             evened = _evened(traces, points)
             if evened is not None:
                 points = evened
@@ -141,10 +153,17 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
                 third = run.trace(points[2])
                 if not conflicts(base, [third]):
                     traces.append(third)
+                traces += [t for t in map(run.trace, _between(run, points[0])) if not conflicts(base, [t])]
             return _widened(run, traces, base, names, pins, _assemble(run, traces, base, names, pins))
         except CostirError as problem:
             return problem
     return LiftError("no sizes were found that take the same branches as the base sizes")
+
+
+def _between(run: Run, point: Point) -> list[Point]:
+    """Points with numbers of layers between those of the probes: kinds of layers that alternate show only so."""
+    names = [n for n in run.depth.names if n in point]
+    return [{**point, **{n: point[n] + step for n in names}} for step in (2, 3)] if names and not run.depth.trusted else []
 
 
 def _widened(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str], found: Lifted) -> Lifted:
@@ -153,7 +172,7 @@ def _widened(run: Run, traces: list[Trace], base: Trace, names: list[str], pins:
     if not asked or run.depth.trusted or run.family.multiples or len(traces[0].events) > _THIRD_POINT_UP_TO:
         return found
     for group in [asked, *([a] for a in asked[:3])] if len(asked) > 1 else [asked]:
-        point = breaking(group, traces[-1].sizes, names)
+        point = breaking(group, [a for a in asked if a not in group], traces[-1].sizes, names)
         if point is None:
             continue
         try:
@@ -186,21 +205,7 @@ def _evened(traces: Sequence[Trace], points: tuple[Point, ...]) -> tuple[Point, 
 
 def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinned: Mapping[str, str]) -> Lifted:
     """Match the traces and fit every number."""
-    known: dict[Key, Key] = {}
-
-    def intern(key: Key) -> Key:
-        return known.setdefault(key, key)
-
-    checked = traces if base is traces[0] else [*traces, base]
-    events = [occurrences(t.events, intern) for t in checked]
-    weights = [occurrences(_weight_events(t), intern) for t in checked]
-    try:
-        items, stored = align(events), align(weights)
-    except LiftError:
-        if base is traces[0] or 1 not in base.sizes.values():
-            raise
-        checked = traces  # at sizes of 1 programs take shortcuts: the base is compared by its cost
-        items, stored = align(events[:-1]), align(weights[:-1])
+    checked, items, stored = _matched(run, traces, base)
     fitter = _fitter(run, checked, names) if names else None
     lifter = Lifter(fitter)
     lifter.routed = any(t.routing for t in traces)
@@ -212,6 +217,36 @@ def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinn
     notes = dict.fromkeys((*run.family.notes, *base.notes))
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes))
     return Lifted(graph) if base in checked else Lifted(graph, base.events, base.sizes)
+
+
+def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], list[Item], list[Item]]:
+    """The traces that the fit is held against, with their calls and weights matched: the base is among them where it can be.
+
+    At sizes of 1 programs take shortcuts: the base with 2 there stands in, and the base itself is compared by its cost.
+    """
+    known: dict[Key, Key] = {}
+
+    def intern(key: Key) -> Key:
+        return known.setdefault(key, key)
+
+    def matched(more: list[Trace]) -> tuple[list[Trace], list[Item], list[Item]]:
+        checked = [*traces, *more]
+        calls = align([occurrences(t.events, intern) for t in checked])
+        return checked, calls, align([occurrences(_weight_events(t), intern) for t in checked])
+
+    try:
+        return matched([] if base is traces[0] else [base])
+    except LiftError:
+        near = {n: 2 if v == 1 and n not in run.depth.names else v for n, v in base.sizes.items()}
+        if base is traces[0] or near == base.sizes:
+            raise
+    try:
+        stand_in = run.trace(near)
+        if not conflicts(base, [stand_in]):
+            return matched([stand_in])
+    except CostirError:
+        pass
+    return matched([])
 
 
 def _fitter(run: Run, checked: Sequence[Trace], names: Sequence[str]) -> Fitter:

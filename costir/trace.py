@@ -159,6 +159,9 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
     what = "making the optimizer"
     try:
         stepper = _stepper(optimizer or family.optimizer or OPTIMIZERS["adamw"], module) if phase == "train" else None
+        for path, m in module.named_modules():
+            for site, p in enumerate(m._parameters.values()):
+                scope.owners.setdefault(id(p), (path, "", -1 - site))
         recorder.recording = True
         with torch.set_grad_enabled(phase != "forward"), paths(module, scope):
             what = "the forward pass"

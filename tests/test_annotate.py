@@ -130,8 +130,8 @@ def test_forward_and_backward_graphs_of_aot_autograd_together_cost_a_training_pa
     ).sum().backward()
     (symbol,) = {s for g in seen for e in sums(g).values() for s in e.free_symbols}
     found = sp.Add(*(sums(g)["matmul"] for g in seen)).xreplace({symbol: size("B")})
-    wanted = costir.analyze(lambda B=6: (nn.Sequential(nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, 8)), (torch.randn(B, 16),), {}),
-                            phase="backward")  # fmt: skip
+    layers = lambda: nn.Sequential(nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, 8))
+    wanted = costir.analyze(lambda B=6: (layers(), (torch.randn(B, 16),), {}), phase="backward")
     assert sp.expand(found - wanted.matmul_flops) == 0
     assert {n.meta["costir"].calls[0].phase for n in calls(seen[1]) if n.meta["costir"].calls} == {"backward"}
 

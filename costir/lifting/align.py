@@ -210,7 +210,22 @@ def _match(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
             return [item for i in range(strands) for item in _strand(key, [c[i::strands] for c in calls])]
         except LiftError:
             continue
+    once, often = _by_multiplicity(calls)
+    if all(once) and all(often):
+        return [*_strand(key, often), *_strand(key, once)]
     raise LiftError(_unmatched(key), _HINT)
+
+
+def _by_multiplicity(calls: list[list[Occurrence]]) -> tuple[list[list[Occurrence]], list[list[Occurrence]]]:
+    """The calls whose shapes occur once, as those of a growing operand do, and the others."""
+    once, often = [], []
+    for c in calls:
+        counts: dict[Ints, int] = {}
+        for o in c:
+            counts[o.ints] = counts.get(o.ints, 0) + 1
+        once.append([o for o in c if counts[o.ints] == 1])
+        often.append([o for o in c if counts[o.ints] > 1])
+    return once, often
 
 
 def _strand(key: Key, calls: list[list[Occurrence]]) -> list[Item]:

@@ -72,34 +72,37 @@ def _is_stack(m: nn.Module) -> bool:
 def _signatures(stack: Sequence[nn.Module]) -> list[Any]:
     """A signature a layer; attributes that only number the layers are left out."""
     rows = [_signature(layer) for layer in stack]
-    first = rows[0]
-    if len(rows) < 2 or any(len(row) != len(first) for row in rows):
-        return [tuple(row) for row in rows]
-    counting = {
-        i for i, start in enumerate(first)
-        if type(start) is int and rows[1][i] == start + 1 and all(type(row[i]) is int and row[i] - n == start for n, row in enumerate(rows))
-    }  # fmt: skip
-    return [tuple([v for i, v in enumerate(row) if i not in counting]) for row in rows]
+    offsets: dict[Any, dict[int, int]] = {}
+    for i, row in enumerate(rows):
+        for key, value in row:
+            if type(value) is int:
+                known = offsets.setdefault(key, {i: value - i})
+                if known.setdefault(i, value - i) != value - i:
+                    known[-1] = len(rows)  # several of one kind in a layer that differ: no number of the layer
+    counting = {key for key, known in offsets.items() if len(known) > 1 and len(set(known.values())) == 1}
+    return [tuple([item for item in row if item[0] not in counting]) for row in rows]
 
 
-def _signature(layer: nn.Module) -> list[Any]:
-    """Classes, parameter shapes and plain attributes of a layer and all that is in it, in order."""
-    found: list[Any] = []
+def _signature(layer: nn.Module) -> list[tuple[Any, Any]]:
+    """Classes, parameter shapes and plain attributes of a layer and all that is in it, in order: (what, value)."""
+    found: list[tuple[Any, Any]] = []
     for m in layer.modules():
-        found.append(type(m))
-        found.extend([(n, p.shape, p.dtype) if p is not None else (n, None) for n, p in m._parameters.items()])
+        kind = type(m)
+        found.append((kind, None))
+        found.extend([(n, (p.shape, p.dtype) if p is not None else None) for n, p in m._parameters.items()])
         for name, value in m.__dict__.items():
             if name[0] != "_" and isinstance(value, (int, float, str)):
-                found.append(int(value) if type(value) not in (bool, float, str) and isinstance(value, int) else value)
+                plain = int(value) if type(value) not in (bool, float, str) and isinstance(value, int) else value
+                found.append(((kind, name), plain))
     return found
 
 
 def _config_lists(module: nn.Module, lengths: set[int]) -> list[list[Any]]:
-    """Lists of a transformers config with one entry a layer."""
+    """Lists of a transformers config with one entry a layer; a list that only numbers the layers says nothing."""
     config = getattr(module, "config", None)
     lists = []
     for value in vars(config).values() if config is not None else ():
-        if isinstance(value, (list, tuple)) and len(value) in lengths:
+        if isinstance(value, (list, tuple)) and len(value) in lengths and list(value) != list(range(len(value))):
             lists.append([repr(v) for v in value])
     return lists
 

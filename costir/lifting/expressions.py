@@ -113,12 +113,10 @@ class _Reader:
                 raise LiftError(_no_formula(self.item, "a size", vector))
             return start + step * LOOP
         fitter = self.lifter.fitter
-        if fitter is not None and guesses is not None and exact and vector not in fitter.known and len(set(vector)) > 1:
-            self._propose(guesses, vector)
+        if fitter is not None and guesses is not None and len(set(vector)) > 1:  # the operator's own definition before any guess
+            if (exact and vector not in fitter.known) or fitter.plain(vector) is None:
+                self._propose(guesses, vector)
         e = self.lifter.fit(vector)
-        if e is None and fitter is not None and guesses is not None:
-            self._propose(guesses, vector)
-            e = fitter.known.get(vector)
         if e is None:
             raise LiftError(_no_formula(self.item, "a size", vector))
         self.lifter.note(e, self.item)

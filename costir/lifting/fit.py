@@ -42,6 +42,7 @@ class Fitter:
         self.steps = steps or {}
         self.periods = periods or {}
         self._stepped: dict[Vector, Expr | None] = {}
+        self.guessed = False  # some number was found by a guess, not by a rule
         self._sums: list[tuple[Expr, Vector]] | None = None
         self.known: dict[Vector, Expr | None] = {}
         self._primes, self._rows = self._system()
@@ -76,12 +77,24 @@ class Fitter:
             self.known[vector] = self._fit(vector)
         return self.known[vector]
 
+    def plain(self, vector: Vector) -> Expr | None:
+        """Like `fit`, but nothing is guessed: a number, a product, or what the program itself computed."""
+        if self.known.get(vector) is None:
+            found = Integer(vector[0]) if all(v == vector[0] for v in vector) else self.monomial(vector) or self.stepped(vector)
+            if found is None:
+                return None
+            self.known[vector] = found
+        return self.known[vector]
+
     def _fit(self, vector: Vector) -> Expr | None:
-        if all(v == vector[0] for v in vector):
-            return Integer(vector[0])
-        plain = self.monomial(vector) or self.stepped(vector)
+        plain = self.plain(vector)
         if plain is not None:
             return plain
+        self.guessed = True
+        if self.periods:
+            layers = next((e for e in self._by_period(vector) if self.fits(e, vector)), None)
+            if layers is not None:
+                return layers
         for c in (1, -1, 2, -2, 3, -3, 4, -4):
             shifted = self.monomial(tuple(v - c for v in vector))
             if shifted is not None:
@@ -155,7 +168,6 @@ class Fitter:
         table = [(w, v) for w, v in ((w, self.at(w)) for w in words) if all(x.is_Integer for x in v)]
         yield from self._multiples(vector)
         yield from self._by_factor(vector)
-        yield from self._by_period(vector)
         yield from self._roundings(vector)
         yield from self._floors(table, vector)
         yield from self._affine(table, vector)
@@ -203,9 +215,9 @@ class Fitter:
         for n in self.names:
             prefix, period = self.periods.get(n, (0, 0))
             for p in (period,) if period > 1 else range(2, 9) if n in self.periods else ():
-                for s, r in itertools.product((0, 1), range(prefix, prefix + p)):
+                for s, r in itertools.product((None, 0, 1), range(prefix, prefix + 2 * p)):  # the first of a kind may stand apart
                     count = ceil_div(size(n) - r, Integer(p))
-                    e = s * size(n) - count if s else count
+                    e = size(n) - s - count if s is not None else count
                     values = tuple([int(v) for v in self.at(e)])
                     if all(v > 0 and x % v == 0 for v, x in zip(values, vector, strict=True)):
                         rest = self._rest(vector, values)

@@ -12,7 +12,7 @@ from costir.errors import LiftError
 from costir.ir import Constraint
 from costir.lifting.fit import Fitter, independent
 from costir.lifting.steps import derived, floored
-from costir.symbolic import Boolean, Expr, size
+from costir.symbolic import Boolean, Expr, holds, size
 from costir.trace import Trace
 from costir.tracing.dims import Guard
 
@@ -120,6 +120,8 @@ class Regime:
             condition = _at_base([r for r in row if r is not None], g, fitter)
             if condition is None:
                 return False
+            if all(holds(condition, {size(n): v for n, v in t.sizes.items()}) for t in traces):
+                return False  # it does not explain the clash: the comparison is one of many in a loop
             self.rules.setdefault(str(condition), condition)
         return bool(self.rules)
 
@@ -163,9 +165,11 @@ def _granule(name: str, sizes: Mapping[str, int], point: Mapping[str, int]) -> i
 
 
 def _nearby(value: int, granule: int = 1) -> list[int]:
-    """Values to try, mixed: multiples that a point keeps, primes around the base, then everything close, then far multiples."""
+    """Values to try, mixed: multiples that a point keeps, even ones where the base is even (rotary positions halve a head),
+    primes around the base, then everything close, then far multiples."""
     kept = [k * granule for k in range(1, 64) if granule > 1 and value // 4 <= k * granule <= 4 * value + 8 * granule][:24]
     close = [v for v in range(max(2, value // 3), min(3 * value + 12, value + 60))]
     far = [value * k // d for k, d in ((3, 2), (5, 3), (7, 4), (11, 8), (3, 4), (5, 8), (2, 1), (3, 1), (5, 1), (7, 1))]
-    mixed = kept + [v for v in close if sp.isprime(v) and v != value] + [v for v in close if v != value] + far
+    even = sorted((v for v in close if value % 2 == v % 2 == 0 and v != value), key=lambda v: abs(v - value))[:16]
+    mixed = kept + even + [v for v in close if sp.isprime(v) and v != value] + [v for v in close if v != value] + far
     return [v for v in dict.fromkeys(mixed) if v > 1][:80]

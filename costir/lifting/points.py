@@ -19,6 +19,7 @@ _LOOSE = {
     "vocab_size", "layers", "n_layers", "n_layer", "num_layers", "depth", "topk", "top_k", "steps", "classes", "num_classes",
 }  # fmt: skip
 DEPTH_NAMES = {"l", "layers", "n_layers", "n_layer", "num_layers", "depth", "num_hidden_layers", "nlayers", "blocks", "n_blocks", "num_blocks"}
+_SMALL = (3, 5, 7)
 _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137,
            139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241)  # fmt: skip
 # The second point takes each size's next prime, the third the third next: ratios stay independent, values stay small.
@@ -43,7 +44,7 @@ def _granule(base: int, level: int) -> int:
 
 
 def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], level: int,
-            multiples: Mapping[str, int] | None = None) -> Iterator[tuple[Point, ...]]:  # fmt: skip
+            multiples: Mapping[str, int] | None = None, small: bool = False) -> Iterator[tuple[Point, ...]]:  # fmt: skip
     """Triples of points, best first.
 
     Args:
@@ -52,9 +53,11 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         fixed: sizes with given values at the three points (numbers of layers).
         level: how many of the base sizes' divisibilities to keep, 0 to 3.
         multiples: numbers that a size must be a multiple of.
+        small: start at 3: for programs that loop over a size.
     """
     above = divisors(base, names, level)
     order = sorted(names, key=lambda n: base[n])
+    primes = (*_SMALL, *_PRIMES) if small else _PRIMES
     for shift in range(3):
         points: list[Point] = []
         for trial in range(3):
@@ -65,18 +68,28 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                     continue
                 asked = (multiples or {}).get(n, 1)
                 step = math.lcm(asked, _granule(base[n], level), *(point[d] * _granule(base[n] // base[d], level) for d in above[n] if d in point))
-                point[n] = step * _PRIMES[i + shift + _STEPS[trial]]
+                point[n] = step * primes[i + shift + _STEPS[trial]]
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):
             yield tuple(points)
 
 
-def breaking(quotients: Sequence[tuple[Expr, Expr]], point: Mapping[str, int], names: Sequence[str]) -> Point | None:
-    """A point near another at which none of the quotients top/bottom is whole, or None."""
+def breaking(quotients: Sequence[tuple[Expr, Expr]], kept: Sequence[tuple[Expr, Expr]], point: Mapping[str, int],
+             names: Sequence[str]) -> Point | None:  # fmt: skip
+    """A point near another at which none of the quotients top/bottom is whole, and those to keep are, or None."""
     free = sorted({str(s) for top, _ in quotients for s in top.free_symbols if str(s) in names})
+
+    def whole(pair: tuple[Expr, Expr], values: Mapping[Expr, Expr]) -> bool:
+        top, bottom = (int(e.xreplace(values)) for e in pair)
+        return top % bottom == 0
+
     for steps in itertools.islice(itertools.product((1, 3, 5, 7, 0, 2), repeat=len(free)), 500):
         moved = {**point, **{n: point[n] + d for n, d in zip(free, steps, strict=True)}}
+        for top, bottom in kept:
+            unit = int(bottom.xreplace({size(n): Integer(v) for n, v in moved.items()}))
+            if top.is_Symbol and str(top) in moved and unit:
+                moved[str(top)] = max(1, -(-moved[str(top)] // unit)) * unit
         values = {size(n): Integer(v) for n, v in moved.items()}
-        if all(int(t.xreplace(values)) % int(b.xreplace(values)) for t, b in quotients):
+        if not any(whole(q, values) for q in quotients) and all(whole(k, values) for k in kept):
             return moved
     return None

@@ -25,6 +25,7 @@ class Run:
         family, phase, optimizer: what is run.
         depth: how layers repeat.
         ties: sizes that must be the product of others.
+        loops: the program runs more operators at larger sizes.
     """
 
     family: Family
@@ -32,6 +33,7 @@ class Run:
     optimizer: Any
     depth: layers.Depth
     ties: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    loops: bool = False
 
     def trace(self, point: Mapping[str, int]) -> Trace:
         """One trace, tied sizes following the others."""
@@ -84,6 +86,7 @@ def _unlike(run: Run, base: Trace, point: Mapping[str, int]) -> str:
 
 def likely_culprits(names: Sequence[str], depths: Sequence[str]) -> list[str]:
     """Sizes in the order in which they are suspected to steer the number of operators: layers, lengths, the rest."""
+
     def rank(n: str) -> int:
         return 0 if n in depths else 1 if n[:1].lower() in "tslwe" else 2
 

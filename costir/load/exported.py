@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import sympy as sp
 import torch
@@ -61,10 +61,11 @@ def read_program(program: Program, names: Mapping[str, str], sizes: Mapping[str,
     """
     signature = getattr(program, "graph_signature", None)
     graph_module = program.graph_module if signature is not None else program
-    _check_phase(graph_module, phase)
+    loss = getattr(getattr(signature, "backward_signature", None), "loss_output", "")
+    _check_phase(graph_module, phase, loss)
     symbols = Symbols(names)
     symbols.divisible.update(_divisible(graph_module))
-    walker = Walker(graph_module, symbols)
+    walker = Walker(graph_module, symbols, loss)
     weights = _weights(walker, program, graph_module, signature)
     _inputs(walker, graph_module)
     walker.walk(graph_module)
@@ -78,9 +79,9 @@ def read_program(program: Program, names: Mapping[str, str], sizes: Mapping[str,
     return Graph(_name(graph_module), base, folded(calls), weights, _constraints(found, base), notes)
 
 
-def _check_phase(graph_module: fx.GraphModule, phase: str) -> None:
+def _check_phase(graph_module: fx.GraphModule, phase: str, loss: str) -> None:
     nodes = [n for n in graph_module.graph.nodes if n.op in ("call_function", "call_method")]
-    backward = backward_nodes(graph_module.graph)
+    backward = backward_nodes(graph_module.graph, loss)
     if phase == "train":
         raise LoadError("a program holds no optimizer, so it has no train phase", "analyse the module or family it came from")
     if phase == "backward" and not any(n in backward for n in nodes):
@@ -91,14 +92,14 @@ def _check_phase(graph_module: fx.GraphModule, phase: str) -> None:
 
 def _divisible(graph_module: fx.GraphModule) -> set[tuple[Any, Any]]:
     """What the program's symbols are known to be divisible by."""
-    found = set()
+    found: set[tuple[Any, Any]] = set()
     for node in graph_module.graph.nodes:
         v = value(node)
         if isinstance(v, torch.SymBool):
             e = v.node.expr
             if isinstance(e, sp.Eq) and type(e.lhs).__name__ in ("Mod", "PythonMod") and e.rhs == 0:
-                found.add(tuple(e.lhs.args))
-    return cast(Any, found)
+                found.add((e.lhs.args[0], e.lhs.args[1]))
+    return found
 
 
 def _weights(walker: Walker, program: Program, graph_module: fx.GraphModule, signature: Any) -> tuple[Weight, ...]:

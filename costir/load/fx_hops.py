@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from costir.load.fx_walk import Walker
 
 # Wrappers: the last operands are those of the one graph that they run.
-_WRAPPERS = ("wrap", "wrap_with_set_grad_enabled", "wrap_with_autocast", "invoke_subgraph", "tag_activation_checkpoint",
-             "wrap_activation_checkpoint", "hints_wrapper", "strict_mode", "inductor_compiled_code", "invoke_quant", "invoke_quant_packed")  # fmt: skip
+_WRAPPERS = (
+    "wrap", "wrap_with_set_grad_enabled", "wrap_with_autocast", "invoke_subgraph", "tag_activation_checkpoint", "hints_wrapper",
+    "wrap_activation_checkpoint", "strict_mode", "inductor_compiled_code", "invoke_quant", "invoke_quant_packed",
+)  # fmt: skip
 
 
 def note(walker: Walker, node: fx.Node, hop: Any) -> None:

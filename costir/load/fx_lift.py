@@ -69,7 +69,7 @@ def _recipe(x: Any, recorder: SymbolicRecorder) -> Any:
     return _Recipe(tuple(map(number, x.shape)), tuple(map(number, x.stride())), x.dtype, recorder.describe(x).role == "weight")
 
 
-class _One(nn.Module):
+class _One(nn.Module):  # type: ignore[misc]
     """A module that runs one operator, some of whose operands are its parameters."""
 
     def __init__(self, target: Any) -> None:

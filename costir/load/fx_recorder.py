@@ -31,7 +31,7 @@ class SymbolicRecorder(Recorder):
 
     def storage(self, t: torch.Tensor) -> int:
         """The memory that a tensor stands for."""
-        found = t.untyped_storage()._cdata
+        found = int(t.untyped_storage()._cdata)
         while found in self._same:
             found = self._same[found]
         return found

@@ -8,9 +8,10 @@ tensors, and counts as the operators that run. So an exported program costs what
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from costir.errors import CostirError, LoadError
 from costir.ir import Call
@@ -90,7 +91,8 @@ class Walker:
         notes: assumptions.
     """
 
-    def __init__(self, graph_module: fx.GraphModule, symbols: Symbols) -> None:
+    def __init__(self, graph_module: fx.GraphModule, symbols: Symbols, loss: str = "") -> None:
+        self.loss = loss
         self.symbols = symbols
         self.recorder = SymbolicRecorder(symbols)
         self.mode = mode_of(graph_module)
@@ -98,6 +100,7 @@ class Walker:
         self.conditions: list[Condition] = []
         self.notes: dict[str, None] = {}
         self.made: dict[fx.Node, Any] = {}  # values of nodes that carry none
+        self._ran: dict[Hashable, tuple[tuple[Call, ...], tuple[int, ...]]] = {}
         self.forced = False  # under autocast operators are run, since casts are made as they run
 
     def walk(self, graph_module: fx.GraphModule) -> None:
@@ -106,7 +109,7 @@ class Walker:
         Raises:
             LoadError: a node carries no value, or calls a module.
         """
-        backward = backward_nodes(graph_module.graph)
+        backward = backward_nodes(graph_module.graph, self.loss)
         outer = (self.recorder.path, self.recorder.source, self.recorder.phase)
         for node in graph_module.graph.nodes:
             before = len(self.recorder.calls)
@@ -118,8 +121,9 @@ class Walker:
             except CostirError:
                 raise
             except (NotImplementedError, AttributeError, TypeError, KeyError, IndexError) as error:
-                raise LoadError(f"node {node.name} of the graph cannot be read: {type(error).__name__}: {_line(error)}",
-                                "give a graph at the ATen level, as torch.export or aot_autograd make it") from error  # fmt: skip
+                what = f"{type(error).__name__}: {_line(error)}"
+                hint = "give a graph at the ATen level, as torch.export or aot_autograd make it"
+                raise LoadError(f"node {node.name} of the graph cannot be read: {what}", hint) from error
             if node.op in ("call_function", "call_method"):
                 self.steps[node] = tuple(self.recorder.calls[before:])
         self.recorder.path, self.recorder.source, self.recorder.phase = outer
@@ -127,7 +131,7 @@ class Walker:
     def _node(self, graph_module: fx.GraphModule, node: fx.Node) -> None:
         if node.op == "get_attr":
             self._attribute(graph_module, node)
-        elif node.op == "call_module":
+        elif node.op == "call_module" and node.target != "_guards_fn":
             raise LoadError(f"node {node.name} calls the module {node.target}, which the graph does not show",
                             "trace the model to the ATen level, with torch.export or make_fx")  # fmt: skip
         elif node.op == "placeholder" and not has_value(node) and node not in self.made:
@@ -172,7 +176,7 @@ class Walker:
             return
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
         if name in _STATE:
-            self.made[node] = target(*map_arg(node.args, self.of))  # type: ignore[operator]
+            self.made[node] = target(*map_arg(node.args, self.of))
             self.forced = name == _STATE[0]
             return
         if not has_value(node) and not _returns_nothing(node):
@@ -189,7 +193,7 @@ class Walker:
             self._run(node, args, kwargs)
 
     def _item(self, node: fx.Node) -> None:
-        whole, index = self.of(node.args[0]), node.args[1]  # type: ignore[arg-type]
+        whole, index = self.of(node.args[0]), node.args[1]
         if not has_value(node):
             self.made[node] = whole[index]
         self.recorder.link(self.of(node), whole[index])
@@ -210,19 +214,64 @@ class Walker:
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"))
 
     def _run(self, node: fx.Node, args: Any, kwargs: Any) -> None:
-        """Run a node on fake tensors and note the operators that run."""
+        """Run a node on fake tensors and note the operators that run; what ran before on the same shapes is noted again."""
         before = len(self.recorder.calls)
+        key = None if self.forced or not has_value(node) else self._likeness(node, args, kwargs)
+        if key is not None and key in self._ran:
+            self._repeat(node, tree_leaves((args, kwargs)), *self._ran[key])
+            return
         target = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
         try:
             with self.running():
-                out = target(*(args[1:] if isinstance(node.target, str) else args), **kwargs)  # type: ignore[operator]
+                out = target(*(args[1:] if isinstance(node.target, str) else args), **kwargs)
         except CostirError:
             raise
         except Exception as error:
             del self.recorder.calls[before:]
             self._run_elsewhere(node, target, args, kwargs, error)
             return
+        if key is not None:
+            self._ran[key] = (tuple(self.recorder.calls[before:]), self._homes(out, tree_leaves((args, kwargs))))
         self.recorder.link(self.of(node) if has_value(node) else out, out)
+
+    def _likeness(self, node: fx.Node, args: Any, kwargs: Any) -> Hashable:
+        """What a node's calls depend on: its target and its operands' shapes, layouts, types, roles and shared memory."""
+        leaves, tree = tree_flatten((args, kwargs))
+        number, first, found = self.symbols.number, dict[int, int](), list[Any]()
+        for x in leaves:
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+                sizes = tuple(map(number, (*x.shape, *x.stride(), x.storage_offset())))
+                storage = self.recorder.storage(x)
+                found.append((sizes, x.dtype, self.recorder.roles.get(storage), first.setdefault(storage, len(first))))
+            elif isinstance(x, torch.SymInt):
+                found.append(number(x))
+            elif isinstance(
+                x, (bool, int, float, str, torch.dtype, torch.layout, torch.device, torch.memory_format, type(None))
+            ):
+                found.append((type(x), x))
+            else:
+                return None
+        return (node.target, str(tree), tuple(found))
+
+    def _homes(self, out: Any, operands: list[Any]) -> tuple[int, ...]:
+        """For each result the operand in whose memory it lives, -1 for memory of its own."""
+        homes = {
+            self.recorder.storage(x): i
+            for i, x in enumerate(operands)
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided
+        }
+        return tuple(homes.get(self.recorder.storage(o), -1) if isinstance(o, torch.Tensor) else -1 for o in tree_leaves(out))
+
+    def _repeat(self, node: fx.Node, operands: list[Any], calls: tuple[Call, ...], homes: tuple[int, ...]) -> None:
+        """Note calls again, here."""
+        r = self.recorder
+        for c in calls:
+            r.calls.append(
+                Call(c.op, c.args, c.outputs, r.path, r.source, "backward" if r.phase == "backward" else "forward", r.times)
+            )
+        for o, home in zip(tree_leaves(self.of(node)), homes, strict=False):
+            if home >= 0:
+                r.link(o, operands[home])
 
     def _run_elsewhere(self, node: fx.Node, target: Any, args: Any, kwargs: Any, error: Exception) -> None:
         """Note what does not run on symbolic sizes: as lifted from concrete ones, or else as one call."""
@@ -257,8 +306,18 @@ class Walker:
         self.recorder.note_call(f"torch.{name}.default", {"operands": operands}, value(node))
 
 
-def backward_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes of the backward pass: those that torch marked, or that depend on gradients of outputs."""
+def backward_nodes(graph: fx.Graph, loss: str = "") -> set[fx.Node]:
+    """The nodes of the backward pass: those that torch marked, that depend on gradients of outputs, or that the loss, a node
+    of a joint graph, does not depend on."""
+    last = next((n for n in graph.nodes if loss and n.name == loss), None)
+    if last is not None:
+        before, open_ = {last}, [last]
+        while open_:
+            new = [n for n in open_.pop().all_input_nodes if n not in before]
+            before.update(new)
+            open_.extend(new)
+        after = itertools.dropwhile(lambda n: n is not last, graph.nodes)  # what comes earlier may serve another output
+        return {n for n in after if n not in before and n.op != "output"}
     found: set[fx.Node] = set()
     for node in graph.nodes:
         tag = node.meta.get("partitioner_tag")

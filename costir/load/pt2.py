@@ -49,7 +49,8 @@ def _check_archive(file: Path) -> None:
         raise LoadError(f"{file.name} is an archive, but holds no exported program", _HINT)
     needed, free = sum(m.file_size for m in members), _free_memory()
     if needed > free:
-        raise LoadError(f"{file.name} holds {si(needed, 'B')}, and torch reads all of it into memory, of which {si(free, 'B')} are free",
+        have, left = si(needed, "B"), si(free, "B")
+        raise LoadError(f"{file.name} holds {have}, and torch reads all of it into memory, of which {left} are free",
                         "analyse the module or config it came from: that needs no weights")  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def _no_pickle(name: str) -> Iterator[None]:
         def __getattr__(self, attribute: str) -> Any:
             return getattr(pickle, attribute)
 
-    torch.load, _package.pickle = tensors_only, Refusing()  # type: ignore[assignment]
+    torch.load, _package.pickle = tensors_only, Refusing()
     try:
         yield
     finally:

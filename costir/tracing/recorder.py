@@ -62,18 +62,22 @@ class Scope:
         path: of the running module.
         phase: of the run.
         origin: by autograd's sequence number, the place of the first operator seen after the node was made: its own.
+        owners: by the identity of a parameter, its module's path, no line, and a number within the module.
     """
 
     path: str = ""
     phase: str = "forward"
     origin: dict[int, tuple[str, str, int]] = field(default_factory=dict)
+    owners: dict[int, tuple[str, str, int]] = field(default_factory=dict)
 
-    def stem(self, number: int) -> tuple[str, str, int] | None:
-        """The place in the forward pass of the autograd node with this sequence number.
+    def stem(self, node: Any) -> tuple[str, str, int] | None:
+        """The place in the forward pass of an autograd node; of one that collects a gradient, the module of its parameter.
 
         A node that no operator followed (the second one of an in-place write to a view) has the place of the one before it.
         """
-        return next((self.origin[n] for n in range(number, number - _NEAR, -1) if n in self.origin), None)
+        number = node._sequence_nr()
+        known = next((self.origin[n] for n in range(number, number - _NEAR, -1) if n in self.origin), None)
+        return known or self.owners.get(id(getattr(node, "variable", None)))
 
 
 def _schema(func: Any, cache: dict[Any, Any] = {}) -> tuple[tuple[str, Any], ...]:  # noqa: B006 - a cache on purpose
@@ -202,7 +206,7 @@ class Recorder(TorchDispatchMode):
         path, source, site = scope.path, where(frame), frame.f_lasti if frame is not None else 0
         if scope.phase == "backward":
             node = torch._C._current_autograd_node()
-            stem = scope.stem(node._sequence_nr()) if node is not None else None
+            stem = scope.stem(node) if node is not None else None
             if stem is not None:
                 path, source, site = path or stem[0], source or stem[1], site or stem[2]
         scope.origin.setdefault(torch.autograd._get_sequence_nr() - 1, (path, source, site))

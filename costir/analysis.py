@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from costir.hardware import Chip
 
 QUANTITIES = ("matmul_flops", "vector_flops", "special_flops", "flops", "read", "write", "bytes", "params", "weight_bytes", "intensity")
-Number = int | Fraction
+Number = int | Fraction | float  # a float where the exact value is no fraction: N*log2(N) of a transform
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,8 @@ class Analysis:
     def regime(self) -> Boolean:
         """The branch conditions of this regime, without those that all regimes share."""
         shared = set.intersection(*({str(c.condition) for c in o.constraints} for o in self.others)) if self.others else set()
-        mine = [c.condition for c in self.constraints if str(c.condition) not in shared and isinstance(c.condition, sp.Rel)]
-        return sp.And(*[c for c in mine if not c.has(sp.Mod)])
+        mine = [c for c in self.constraints if str(c.condition) not in shared and isinstance(c.condition, sp.Rel)]
+        return sp.And(*[c.condition for c in mine if c.branch or not c.condition.has(sp.Mod)])
 
     @functools.cached_property
     def matmul_flops(self) -> Expr:
@@ -308,7 +308,31 @@ class Analysis:
         values = self._checked(sizes)
         regime = self._regime_at(values)
         point = {size(n): Integer(v) for n, v in values.items()}
-        return Point(values, {q: _exact(getattr(regime, "_own")(q).xreplace(point), q) for q in QUANTITIES})
+        found = {q: getattr(regime, "_own")(q).xreplace(point) for q in QUANTITIES}
+        return Point(values, {q: _exact(e, q) for q, e in self._at_ones(regime, values, found).items()})
+
+    def _at_ones(self, regime: Analysis, values: Mapping[str, int], said: dict[str, Expr]) -> dict[str, Expr]:
+        """Where dimensions become 1, what a run there costs: programs take shortcuts at 1. Equal where they take none."""
+        from costir.load.family import Family
+        from costir.recount import counted, ones
+
+        if self.origin is None or not isinstance(self.origin.subject, Family):
+            return said
+        full = {**self.origin.subject.sizes, **self.origin.fixed, **values}
+        which = id(regime), ones(regime.graph, values)
+        if not which[1] or which in self._same_at_ones:
+            return said
+        seen = counted(self.origin.subject, full, self.phase, self.origin.optimizer, self.conventions)
+        if seen is None:
+            return said
+        if all(seen[q] == said[q] for q in ("flops", "read", "write")):
+            self._same_at_ones.add(which)
+        return {**said, **seen}
+
+    @functools.cached_property
+    def _same_at_ones(self) -> set[Any]:
+        """Sets of dimensions that may be 1 without a difference, as runs have shown."""
+        return set()
 
     def evaluate(self, *quantities: str, **sizes: Any) -> Mapping[str, Any]:
         """Quantities at many points as numpy arrays: evaluate("flops", "bytes", B=np.arange(1, 10**6)); see `costir.evaluate`.
@@ -459,9 +483,11 @@ def _uncut(costed: Costed) -> tuple[str, ...]:
 def _exact(e: Expr, quantity: str) -> Number:
     if not e.is_Rational:
         e = sp.nsimplify(e.doit())
-    if not e.is_Rational:
-        raise SizeError(f"{quantity} has no value at these sizes")
-    return int(e) if e.is_Integer else Fraction(int(e.p), int(e.q))
+    if e.is_Rational:
+        return int(e) if e.is_Integer else Fraction(int(e.p), int(e.q))
+    if e.is_number and e.is_real:
+        return float(e)
+    raise SizeError(f"{quantity} has no value at these sizes")
 
 
 def analysis_of(graph: Graph, conventions: Conventions = Conventions(), phase: str = "forward") -> Analysis:

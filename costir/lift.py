@@ -44,11 +44,13 @@ class Lifted:
         graph: the symbolic graph.
         witness: the calls of the base trace with concrete sizes; empty where they took part in the fit.
         point: the sizes of the witness (fewer layers than the base where layers repeat).
+        guessed: some numbers were found by trying forms, not by what an operator or the program does.
     """
 
     graph: Graph
     witness: tuple[Event, ...] = ()
     point: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    guessed: bool = False
 
 
 def lift(family: Family, phase: str = "forward", optimizer: Any = None, pins: Mapping[str, str] | None = None,
@@ -118,8 +120,9 @@ def _vary(
     sizes = run.family.sizes
     for level in levels:
         fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in names}
-        for points in itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops), 1):
-            outcome = _attempt(run, base, names, points, pins)
+        tuples = list(itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops), 2))
+        for points in tuples[:1]:
+            outcome = _attempt(run, base, names, points, tuples[-1][2], pins)
             if isinstance(outcome, _Loops):  # again, with smaller sizes: traces grow with them
                 return _vary(dataclasses.replace(run, loops=True), base, names, pins, levels)
             if isinstance(outcome, Lifted):
@@ -128,7 +131,8 @@ def _vary(
     return first or LiftError(f"no points were found that tell {', '.join(names)} apart", "choose other base sizes")
 
 
-def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...], pins: Mapping[str, str]) -> Lifted | CostirError:
+def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...], held: Point,
+             pins: Mapping[str, str]) -> Lifted | CostirError:  # fmt: skip
     """Trace at the points; where the program takes another branch there than at the base, move them into the base's regime."""
     points = tuple({**run.family.sizes, **p} for p in points)
     regime = Regime(base, names)
@@ -154,10 +158,23 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
                 if not conflicts(base, [third]):
                     traces.append(third)
                 traces += [t for t in map(run.trace, _between(run, points[0])) if not conflicts(base, [t])]
-            return _widened(run, traces, base, names, pins, _assemble(run, traces, base, names, pins))
+            found = _assemble(run, traces, base, names, pins)
+            if found.guessed and held and (more := _held_out(run, base, {**points[0], **held})) is not None:
+                traces.append(more)
+                found = _assemble(run, traces, base, names, pins)
+            return _widened(run, traces, base, names, pins, found)
         except CostirError as problem:
             return problem
     return LiftError("no sizes were found that take the same branches as the base sizes")
+
+
+def _held_out(run: Run, base: Trace, point: Point) -> Trace | None:
+    """One more trace, of the base's regime, that guesses must agree with; None where the model does not run there so."""
+    try:
+        more = run.trace(point)
+    except CostirError:
+        return None
+    return more if not conflicts(base, [more]) else None
 
 
 def _between(run: Run, point: Point) -> list[Point]:
@@ -216,7 +233,8 @@ def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinn
     constraints += lifter.whole()
     notes = dict.fromkeys((*run.family.notes, *base.notes))
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes))
-    return Lifted(graph) if base in checked else Lifted(graph, base.events, base.sizes)
+    guessed = fitter is not None and fitter.guessed
+    return Lifted(graph, guessed=guessed) if base in checked else Lifted(graph, base.events, base.sizes, guessed)
 
 
 def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], list[Item], list[Item]]:
@@ -261,6 +279,7 @@ def _stated(run: Run, names: Sequence[str], pinned: Mapping[str, str]) -> list[C
     found += [
         Constraint(sp.Eq(size(n), math.prod(size(o) for o in others), evaluate=False), "the model asks for it") for n, others in run.ties.items()
     ]
+    found += [Constraint(sp.Eq(sp.Mod(size(a), size(b)), 0, evaluate=False)) for a, b in run.family.divisible if {a, b} & {*names}]
     found += [Constraint(sp.Le(size(n), Integer(v)), "the model's longest") for n, v in run.family.limits.items() if n in names]
     q, p = run.depth.prefix, run.depth.period
     for n in run.depth.names:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import sympy as sp
 
@@ -16,8 +16,18 @@ from costir.load.family import Family
 from costir.symbolic import Expr, Integer, Symbol, size, total
 from costir.trace import concrete
 
-_MOST = 4  # regimes besides the base's
+_MOST = 6  # regimes besides the base's
+_ATTEMPTS = 10
 _CALLS = 400  # larger graphs are analysed in the base's regime alone
+_FEW = 3  # values on one side of a branch, up to which each is a regime of its own
+
+
+class Side(NamedTuple):
+    """A point on the other side of a branch, and what holds on that whole side."""
+
+    point: dict[str, int]
+    pins: dict[str, str]
+    ties: dict[str, tuple[str, ...]]
 
 
 def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> list[Graph]:
@@ -30,21 +40,90 @@ def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> li
     found = [base]
     if len(base.calls) > _CALLS:
         return found
-    for branch in [c for c in base.constraints if c.branch and isinstance(c.condition, sp.StrictLessThan | sp.LessThan | sp.StrictGreaterThan | sp.GreaterThan)]:
-        if len(found) > _MOST:
-            break
-        point = _other_side(branch, family.sizes)
-        if point is None or any(_covers(g, point) for g in found):
-            continue
-        other = _family_at(family, point)
-        try:
-            graph = confirmed(lift(other, phase, optimizer))
-        except CostirError:
-            continue  # that side stays outside the range of the formulas
-        if not _covers(graph, point):
-            continue
-        found.append(Graph(graph.name, base.sizes, graph.calls, graph.weights, graph.constraints, graph.notes))
+    seen: set[str] = set()
+    attempts = 0
+    for graph in found:  # grows while it is walked
+        for branch in [c for c in graph.constraints if c.branch and str(c.condition) not in seen]:
+            seen.add(str(branch.condition))
+            for side in _other_sides(branch, graph, family.sizes):
+                if attempts >= _ATTEMPTS or len(found) > _MOST:
+                    return found
+                if any(_covers(g, side.point) for g in found):
+                    continue
+                attempts += 1
+                other = _lifted(family, side, phase, optimizer)
+                if other is not None:
+                    found.append(dataclasses.replace(other, sizes=base.sizes))
+                    if not side.pins:
+                        break
     return found
+
+
+def _lifted(family: Family, side: Side, phase: str, optimizer: Any) -> Graph | None:
+    """The graph of a regime, or None where it cannot be analysed: that side stays outside the range of the formulas."""
+    try:
+        graph = confirmed(lift(dataclasses.replace(family, sizes=side.point), phase, optimizer, side.pins, side.ties))
+    except CostirError:
+        return None
+    return graph if _covers(graph, side.point) else None
+
+
+def _other_sides(branch: Constraint, graph: Graph, base: Mapping[str, int]) -> Iterator[Side]:
+    """Points across a branch, likeliest first: one size moved, where all else that the graph asks for still holds if it can."""
+    condition = branch.condition
+    names = sorted((str(s) for s in condition.free_symbols if str(s) in base), key=lambda n: -base[n])
+    if isinstance(condition, sp.Ne):
+        yield from _meeting(condition, base)
+        return
+    others = [c.condition for c in graph.constraints if c is not branch]
+    start = _inside(graph, base)
+    for strict in (True, False):
+        for n in names:
+            values = [v for v in _candidates(start[n]) if _crosses(condition, others if strict else [], {**start, n: v})]
+            few = len(values) <= _FEW or max(values) < 2
+            free = sorted(v for v in values if v > 1)
+            if free and not few:
+                apart = [v for v in free if v not in start.values()] or free  # equal sizes hide which of them is meant
+                yield Side({**start, n: apart[len(apart) // 3]}, {}, {})
+            for v in values if few else ():
+                yield Side({**start, n: v}, {n: f"the other side of {condition} ({branch.source})"}, {})
+
+
+def _meeting(condition: Any, base: Mapping[str, int]) -> Iterator[Side]:
+    """The side of `a != b` where they meet."""
+    a, b = condition.args
+    if a.is_Symbol and b.is_Symbol:
+        yield Side({**base, str(a): base[str(b)]}, {}, {str(a): (str(b),)})
+    elif a.is_Symbol and b.is_Integer and b > 0:
+        yield Side({**base, str(a): int(b)}, {str(a): f"where {a} is {b}"}, {})
+    else:
+        for s in condition.free_symbols:
+            v = next((v for v in _candidates(base[str(s)]) if _crosses(condition, [], {**base, str(s): v})), None)
+            if v is not None:
+                yield Side({**base, str(s): v}, {}, {})
+
+
+def _inside(graph: Graph, base: Mapping[str, int]) -> dict[str, int]:
+    """A point in the graph's regime: the base, with one size moved where the graph is of another regime."""
+    if _covers(graph, dict(base)):
+        return dict(base)
+    for n in base:
+        for v in _candidates(base[n]):
+            if _covers(graph, {**base, n: v}):
+                return {**base, n: v}
+    return dict(base)
+
+
+def _candidates(value: int) -> list[int]:
+    """Values to try for a size: small ones, those near it, and its multiples and fractions."""
+    near = [v for d in range(1, 65) for v in (value + d, value - d)]
+    far = [value * k for k in (2, 3, 4, 8, 16, 64)] + [value // k for k in (2, 3, 4, 8, 16, 64)] + [2**k for k in range(6, 15)]
+    return sorted({v for v in (*range(1, 33), *near, *far) if v > 0})
+
+
+def _crosses(condition: Any, others: Iterable[Any], point: Mapping[str, int]) -> bool:
+    values = {size(k): Integer(v) for k, v in point.items()}
+    return condition.xreplace(values) == sp.false and all(o.xreplace(values) != sp.false for o in others)
 
 
 def confirmed(lifted: Lifted) -> Graph:
@@ -77,26 +156,6 @@ def _sums(nodes: Iterable[Node], point: Mapping[Symbol, Expr]) -> tuple[Expr, Ex
     return total(m.xreplace(dict(point)) for m, _ in parts), total(b.xreplace(dict(point)) for _, b in parts)
 
 
-def _family_at(family: Family, point: dict[str, int]) -> Family:
-    return dataclasses.replace(family, sizes=point)
-
-
-def _other_side(branch: Constraint, base: Any) -> dict[str, int] | None:
-    """The base point with one size moved just across a branch, or None."""
-    names = [str(s) for s in branch.condition.free_symbols if str(s) in base]
-    for n in sorted(names):
-        step = 1
-        while step <= 4096:
-            for v in (base[n] + step, base[n] - step):
-                if v < 2 or v in base.values():  # equal sizes hide which of them a comparison means
-                    continue
-                point = {**base, n: v}
-                if branch.condition.xreplace({size(k): Integer(x) for k, x in point.items()}) == sp.false:
-                    return point
-            step = step + 1 if step < 16 else step * 2
-    return None
-
-
-def _covers(graph: Graph, point: dict[str, int]) -> bool:
+def _covers(graph: Graph, point: Mapping[str, int]) -> bool:
     values = {size(k): Integer(v) for k, v in point.items()}
     return all(sp.sympify(c.condition.xreplace(values)).doit() != sp.false for c in graph.constraints)

@@ -2,7 +2,7 @@
 
 - ```console: lines that begin with `$ ` are run, what follows is their output. `$ costir ...` runs in this process;
   `| head -n 20` and other filters work as in a shell.
-- ```python: with `>>> ` prompts, as doctest reads them; without, it is run, and must not raise. The blocks of a file share names.
+- ```python: with `>>> ` prompts, as doctest reads them; without, it is run, and must not raise. Blocks share names.
 - ```bash and ```sh: `costir ...` lines are run and must end well; other lines set machines up and are not run here.
 """
 

@@ -119,6 +119,7 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
         trusted_layers=layers_follow_lists(config, text),
         per_layer=per_layer(config, text, layers) if layers else {},
         multiples=multiples(config, text, fields),
+        divisible=(("N", "K"),) if {"N", "K"} <= sizes.keys() else (),
         limits={k: v for k, v in plan.limits.items() if k in sizes},
     )
 

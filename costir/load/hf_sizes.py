@@ -41,7 +41,10 @@ DECODER = {
 REPEATED = {
     "D": ("word_embed_proj_dim", "attention_hidden_size", "lru_width"),
     "N": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),  # equal means: heads are not grouped
+    "H": ("qk_nope_head_dim",),
 }
+# Latent attention: a head has a part with positions and a part without, and `head_dim` repeats the smaller one.
+LATENT = {"qk_rope_head_dim": {"H": ("v_head_dim",)}}
 # What makes layers differ by their position without a list that says so.
 POSITIONAL = (
     "decoder_sparse_step", "encoder_sparse_step", "attn_layer_period", "expert_layer_period", "num_kv_shared_layers",
@@ -99,11 +102,16 @@ def find_sizes(make: Any, data: Mapping[str, Any], config: Any, text: str, visio
     found: list[SizeField] = []
     for letter, names in TABLE.items():
         if letter != "L" or not any(read(section(config, text), n) for n in STAGES):
-            found += _size(config, text, letter, names, found)
+            found += _size(config, text, letter, _names(section(config, text), letter, names), found)
     if vision is not None and not hasattr(section(config, vision), "window_size"):  # windows tie both to each other
         for letter, names in VISION_TABLE.items():
             found += _size(config, vision, letter, names, found)
     return _independent(make, data, config, found)
+
+
+def _names(owner: Any, letter: str, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields to look for, in a configuration that has fields of another meaning under the usual names."""
+    return next((special[letter] for mark, special in LATENT.items() if letter in special and read(owner, mark)), usual)
 
 
 def _size(config: Any, where: str, letter: str, names: tuple[str, ...], found: list[SizeField]) -> list[SizeField]:

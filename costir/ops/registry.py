@@ -65,11 +65,11 @@ def _name(op: Any) -> str:
     """ "aten.mm" for a name or for what `torch.ops` gives."""
     if isinstance(op, str):
         return op.replace("::", ".")
+    if hasattr(op, "_opoverload"):  # what torch.library.custom_op gives
+        return str(op._opoverload._schema.name).replace("::", ".")
     qualified = getattr(op, "_qualified_op_name", None)  # an OpOverloadPacket: "aten::mm"
     if qualified is None and hasattr(op, "_schema"):  # an OpOverload: schema name and overload
         return f"{op._schema.name.replace('::', '.')}.{op._overloadname}"
-    if qualified is None and hasattr(op, "_opoverload"):  # what torch.library.custom_op gives
-        qualified = op._opoverload._schema.name
     if qualified is None:
         raise RuleError(f"{op!r} is no operator", 'give torch.ops.mylib.foo or the name "mylib.foo"')
     return str(qualified).replace("::", ".")

@@ -1,0 +1,57 @@
+"""Sizes of 1: the program is run there and counted, where its formulas may be those for 2 and more.
+
+At sizes of 1 torch takes shortcuts: a reshape copies nothing, a row counts as contiguous. Only a run shows whether it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from costir.cost import cost_of
+from costir.errors import CostirError
+from costir.ir import LOOP, Conventions, Cost, Graph, Tensor
+from costir.load.family import Family
+from costir.symbolic import Expr, Integer, size, total
+
+_MOST_CALLS = 20_000  # a longer run takes seconds
+
+
+def ones(graph: Graph, values: Mapping[str, int]) -> frozenset[Expr]:
+    """The dimensions of a graph's tensors that are 1 at these sizes and larger at others.
+
+    Args:
+        graph: calls with shapes in the sizes.
+        values: every size.
+    """
+    point = {size(n): Integer(v) for n, v in values.items()}
+    tensors = {t for c in graph.calls for t in (*c.inputs, *c.outputs) if isinstance(t, Tensor)}
+    dims = {d for t in tensors for d in t.shape if d.free_symbols and not d.has(LOOP)}
+    if sum(int(c.count.xreplace(point)) for c in graph.calls if c.count.xreplace(point).is_Integer) > _MOST_CALLS:
+        return frozenset()
+    return frozenset(d for d in dims if d.xreplace(point) == 1)
+
+
+def counted(family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions) -> dict[str, Expr] | None:
+    """What a run at these sizes costs, by the names of `Analysis`; None where the model does not run there.
+
+    Args:
+        family: what to run.
+        values: every size.
+        phase: "forward", "backward" or "train".
+        optimizer: makes the optimizer, for "train".
+        conventions: what counts.
+    """
+    from costir.trace import concrete, run
+
+    try:
+        calls = [concrete(e) for e in run(family, values, phase, optimizer).events]
+    except CostirError:
+        return None
+    costs: list[Cost] = [cost_of(c, conventions)[0] for c in calls]
+    parts = {"matmul_flops": "matmul", "vector_flops": "vector", "special_flops": "special", "read": "read", "write": "write"}
+    found = {name: total(getattr(c, part) for c in costs) for name, part in parts.items()}
+    found["flops"] = total((found["matmul_flops"], found["vector_flops"], found["special_flops"]))
+    found["bytes"] = found["read"] + found["write"]
+    found["intensity"] = found["flops"] / found["bytes"] if found["bytes"] != 0 else Integer(0)
+    return found

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -206,6 +208,16 @@ def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
             state["step"] = _STEPS
     recorder.recording = True
     _mark(recorder, "state", tree_leaves([dict(s) for s in stepper.state.values()]))
+    for p in trained:
+        number = recorder.scope.owners.get(id(p), ("", "", 0))
+        for t in (p, p.grad, *tree_leaves(dict(stepper.state.get(p, {})))):
+            if isinstance(t, torch.Tensor) and t.layout is torch.strided:
+                recorder.steps_for[t.untyped_storage()._cdata] = _kind(*number)
+
+
+def _kind(path: str, _: str, number: int) -> int:
+    """The same number for the same parameter of every repeated block, in every trace."""
+    return zlib.crc32(f"{re.sub(r'[0-9]+', '*', path)} {number}".encode())
 
 
 def _mark(recorder: Recorder, role: str, found: Iterable[Any]) -> None:

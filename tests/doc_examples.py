@@ -73,12 +73,37 @@ def console(command: str, must_end_well: bool = False) -> str:
     if words[:1] != ["costir"]:
         return _shell(command, "")
     out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors), _once_each():
         code = cli.main(words[1:])
     assert not must_end_well or code in (cli.DONE, cli.WRONG), f"{command}: {errors.getvalue()}"
     assert "Traceback" not in errors.getvalue(), errors.getvalue()
     shown = out.getvalue() + (errors.getvalue() if code == cli.BAD_INPUT else "")
     return _lines(_shell(rest, shown) if rest else shown)
+
+
+_ANALYSES: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def _once_each() -> Iterator[None]:
+    """Commands that analyse the same example under the same conditions share the analysis, which cannot be changed."""
+    from costir import api
+
+    real = api.analyze
+
+    def analyze(subject: Any, *args: Any, **options: Any) -> Any:
+        if not str(subject).startswith("examples/"):
+            return real(subject, *args, **options)
+        key = repr((subject, args, sorted(options.items())))
+        if key not in _ANALYSES:
+            _ANALYSES[key] = real(subject, *args, **options)
+        return _ANALYSES[key]
+
+    api.analyze = analyze
+    try:
+        yield
+    finally:
+        api.analyze = real
 
 
 def _shell(command: str, given: str) -> str:

@@ -57,7 +57,7 @@ def test_conventions_apply():
 
 
 def test_a_node_that_torch_takes_apart_costs_what_runs():
-    program = exported(tower, {0: "B", 1: "T"})
+    program = exported(tower, {0: "B", 1: "T"}, fresh=True)
     names = names_of(program, {0: "B", 1: "T"})
     graph = costir.annotate(program.graph_module, names=names)
     linear = next(n for n in graph.graph.nodes if n.target is torch.ops.aten.linear.default)
@@ -70,7 +70,7 @@ def test_a_node_that_torch_takes_apart_costs_what_runs():
 
 
 def test_sub_graphs_are_annotated_too():
-    program = exported(tower, {0: "B", 1: "T"})
+    program = exported(tower, {0: "B", 1: "T"}, fresh=True)
     graph = costir.annotate(program.graph_module)
     inner = [m for m in graph.modules() if isinstance(m, fx.GraphModule) and m is not graph]
     assert any(n.meta["costir"].cost.vector != 0 for m in inner for n in calls(m))
@@ -218,7 +218,7 @@ def test_edges_lead_to_the_part_of_a_result_that_is_read():
 def test_a_graph_keeps_only_the_symbols_of_the_analysis():
     analysis = costir.analyze(tower, keep=["T"])
     agree(analysis.graph_module, analysis)
-    program = exported(tower, {0: "B", 1: "T"})
+    program = exported(tower, {0: "B", 1: "T"}, fresh=True)
     kept = costir.analyze(program, names=names_of(program, {0: "B", 1: "T"}), keep=["T"])
     agree(kept.graph_module, kept)
     assert all("costir" not in n.meta for n in program.graph.nodes)  # the program itself stays as it was

@@ -91,10 +91,6 @@ class Fitter:
         if plain is not None:
             return plain
         self.guessed = True
-        if self.periods:
-            layers = next((e for e in self._by_period(vector) if self.fits(e, vector)), None)
-            if layers is not None:
-                return layers
         for c in (1, -1, 2, -2, 3, -3, 4, -4):
             shifted = self.monomial(tuple(v - c for v in vector))
             if shifted is not None:
@@ -166,6 +162,7 @@ class Fitter:
         seen = [e for e in self.known.values() if e is not None and e.free_symbols and e.as_coeff_Add()[0] == 0]
         words = list(dict.fromkeys([*base, *seen]))[:80]
         table = [(w, v) for w, v in ((w, self.at(w)) for w in words) if all(x.is_Integer for x in v)]
+        yield from self._by_period(vector)
         yield from self._multiples(vector)
         yield from self._by_factor(vector)
         yield from self._roundings(vector)

@@ -18,6 +18,7 @@ _LOOSE = {
     "B", "T", "S", "V", "E", "k", "L", "batch", "batch_size", "bs", "seq", "seq_len", "seqlen", "length", "tokens", "vocab",
     "vocab_size", "layers", "n_layers", "n_layer", "num_layers", "depth", "topk", "top_k", "steps", "classes", "num_classes",
 }  # fmt: skip
+_BATCH = {"B", "batch", "batch_size", "bs"}
 DEPTH_NAMES = {"l", "layers", "n_layers", "n_layer", "num_layers", "depth", "num_hidden_layers", "nlayers", "blocks", "n_blocks", "num_blocks"}
 _SMALL = (3, 5, 7)
 _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137,
@@ -55,8 +56,9 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         multiples: numbers that a size must be a multiple of.
         small: start at 3: for programs that loop over a size.
     """
-    above = divisors(base, names, level)
+    above = divisors(base, [n for n in names if n not in _BATCH] if small else names, level)
     order = sorted(names, key=lambda n: base[n])
+    grain = lambda v: 1 if small else _granule(v, level)
     primes = (*_SMALL, *_PRIMES) if small else _PRIMES
     for shift in range(3):
         points: list[Point] = []
@@ -67,7 +69,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                     point[n] = fixed[n][trial]
                     continue
                 asked = (multiples or {}).get(n, 1)
-                step = math.lcm(asked, _granule(base[n], level), *(point[d] * _granule(base[n] // base[d], level) for d in above[n] if d in point))
+                step = math.lcm(asked, grain(base[n]), *(point[d] * grain(base[n] // base[d]) for d in above.get(n, ()) if d in point))
                 point[n] = step * primes[i + shift + _STEPS[trial]]
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):

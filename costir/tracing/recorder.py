@@ -136,6 +136,7 @@ class Recorder(TorchDispatchMode):
         self.routed = False
         self.events: list[Event] = []
         self.roles: dict[int, str] = {}
+        self.steps_for: dict[int, int] = {}  # memory of parameters, gradients and states -> a number of the parameter
         self.notes: dict[str, None] = {}
         self.routing: list[Routing] = []
         self._memory: dict[Any, int] = {}
@@ -198,6 +199,8 @@ class Recorder(TorchDispatchMode):
             results = tuple([self.describe(o) for o in flat if isinstance(o, torch.Tensor)])
             record = tuple([(k, self._arg(v)) for k, v in given.items()])
             path, source, site = place
+            if self.scope.phase == "optimizer":
+                site = hash((site, self._parameter(given, flat)))
             self.events.append(Event(op, record, results, path, source, self.scope.phase, site))
 
     def _place(self) -> tuple[str, str, int]:
@@ -211,6 +214,15 @@ class Recorder(TorchDispatchMode):
                 path, source, site = path or stem[0], source or stem[1], site or stem[2]
         scope.origin.setdefault(torch.autograd._get_sequence_nr() - 1, (path, source, site))
         return path, source, site
+
+    def _parameter(self, args: dict[str, Any], results: list[Any]) -> int:
+        """Which parameter an optimizer works on: known by its memory, and handed on to what is computed from it."""
+        memory = [t.untyped_storage()._cdata for t in _operands(args.values(), {}) if t.layout is torch.strided]
+        found = next((self.steps_for[m] for m in memory if m in self.steps_for), 0)
+        for t in results:
+            if isinstance(t, torch.Tensor) and t.layout is torch.strided:
+                self.steps_for.setdefault(t.untyped_storage()._cdata, found)
+        return found
 
     def _arg(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):

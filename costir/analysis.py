@@ -347,8 +347,8 @@ class Analysis:
     def _own(self, quantity: str) -> Expr:
         """A quantity in this regime alone."""
         if not self.others:
-            return getattr(self, quantity)  # type: ignore[no-any-return]
-        return getattr(self._alone, quantity)  # type: ignore[no-any-return]
+            return getattr(self, quantity)
+        return getattr(self._alone, quantity)
 
     @functools.cached_property
     def _alone(self) -> Analysis:

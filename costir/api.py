@@ -132,7 +132,7 @@ def family_of(build: Callable[..., Any], sizes: Mapping[str, int], dtype: str = 
         if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             continue
         if p.name in sizes or type(p.default) is int:
-            base[p.name] = sizes.get(p.name, cast(int, p.default if type(p.default) is int else 0))
+            base[p.name] = sizes.get(p.name, p.default if type(p.default) is int else 0)
         elif p.default is p.empty:
             raise SizeError(f"{build.__name__}() needs a size for {p.name!r}", f"give it: sizes={{'{p.name}': 64}}")
     if open_ended:

@@ -20,7 +20,7 @@ from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter
 from costir.lifting.guards import Regime, conditions, conflicts
 from costir.lifting.implied import is_divisibility, without_implied
-from costir.lifting.points import Point, breaking, generic
+from costir.lifting.points import DEPTH_NAMES, Point, breaking, generic
 from costir.lifting.steps import derived
 from costir.lifting.stuck import Run, find_stuck, find_ties, likely_culprits
 from costir.load.family import Family
@@ -105,7 +105,7 @@ def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], pro
 
 def _depth(family: Family, phase: str) -> layers.Depth:
     """How layers repeat, from the module built at the base sizes without memory."""
-    likely = [n for n in family.sizes if n in family.depth or n.lower() in layers.DEPTH_NAMES]
+    likely = [n for n in family.sizes if n in family.depth or n.lower() in DEPTH_NAMES]
     if not likely:
         return layers.Depth()
     module = trace.skeleton(family)

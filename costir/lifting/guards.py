@@ -78,7 +78,7 @@ def condition_of(row: Sequence[Guard], fitter: Fitter) -> Boolean | None:
         return None
     if op == "!=" and (left - right).is_number is False and not _can_meet(left, right):
         return None
-    return condition  # type: ignore[no-any-return]
+    return condition
 
 
 def _side(row: Sequence[Guard], side: str, fitter: Fitter) -> Expr | None:
@@ -149,7 +149,7 @@ def _at_base(row: Sequence[Guard], g: Guard, fitter: Fitter) -> Boolean | None:
     if left is None or right is None or not (left.free_symbols | right.free_symbols):
         return None
     condition = _RELATIONS[g.op if g.outcome else _OPPOSITE[g.op]](left, right, evaluate=False)
-    return condition  # type: ignore[no-any-return]
+    return condition
 
 
 def _compiled(rules: Sequence[Boolean], free: Sequence[str], sizes: Mapping[str, int]) -> Callable[..., bool]:

@@ -58,7 +58,10 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
     """
     above = divisors(base, [n for n in names if n not in _BATCH] if small else names, level)
     order = sorted(names, key=lambda n: base[n])
-    grain = lambda v: 1 if small else _granule(v, level)
+
+    def grain(value: int) -> int:
+        return 1 if small else _granule(value, level)
+
     primes = (*_SMALL, *_PRIMES) if small else _PRIMES
     for shift in range(3):
         points: list[Point] = []

@@ -61,7 +61,7 @@ def combined(op: str, scale: Fraction, a: Expr, b: Expr) -> Expr:
     if op == "//":
         return floored(a, b)
     if op == "%":
-        return sp.expand(a - b * floored(a, b))  # type: ignore[no-any-return]
+        return sp.expand(a - b * floored(a, b))
     a = a * sp.Rational(scale.numerator, scale.denominator)
     return _upward(a, b) if op == "ceil" else floored(a, b)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -24,12 +24,12 @@ from costir.tracing.frames import user_frame, where
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
 
-_SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_SHAPE = torch.Tensor.shape.__get__
 _SIZE = torch.Tensor.size
 _NUMEL = (torch.Tensor.numel, torch.Tensor.nelement, torch.numel)
 
 
-class _Shapes(TorchFunctionMode):
+class _Shapes(TorchFunctionMode):  # type: ignore[misc]
     """Gives user code its tensors' sizes as `Dim`s, so that comparisons of them are noted."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -17,7 +17,7 @@ def paths(root: nn.Module, scope: Scope) -> Iterator[None]:
 
     A module that several parents share gets the path through the parent that calls it.
     """
-    names = {id(m): n for n, m in root.named_modules()}
+    names: dict[int, str] = {id(m): n for n, m in root.named_modules()}
     children: dict[int, dict[int, str]] = {}
     stack: list[tuple[nn.Module, str]] = []
     original = nn.Module.__call__
@@ -44,8 +44,8 @@ def paths(root: nn.Module, scope: Scope) -> Iterator[None]:
             stack.pop()
             scope.path = before
 
-    nn.Module.__call__ = call  # type: ignore[method-assign]
+    nn.Module.__call__ = call
     try:
         yield
     finally:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
+        nn.Module.__call__ = original

@@ -120,7 +120,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype)[6:]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes each operator call into `events`; keeps all memory alive, so that its addresses stay distinct.
 
     Memory, not tensors: autograd copies a gradient that somebody else holds, and a run without a recorder holds none.
@@ -160,6 +160,7 @@ class Recorder(TorchDispatchMode):
         self._held[id(t)] = t
         role = self.roles.get(id(t), "activation")
         with _disable_current_modes():  # a fake copy of a sparse tensor has lost its number of elements
+            parts: tuple[torch.Tensor, ...]
             if t.layout in (torch.sparse_csr, torch.sparse_bsr):
                 parts, values = (t.crow_indices(), t.col_indices()), t.values()
             elif t.layout in (torch.sparse_csc, torch.sparse_bsc):

@@ -97,9 +97,9 @@ def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], pro
     elif not stuck:
         for n in likely_culprits(names, run.depth.names)[:4]:
             rest = [m for m in names if m != n]
-            again = _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
-            if isinstance(again, Lifted):
-                return again
+            without = _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
+            if isinstance(without, Lifted):
+                return without
     raise problem
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from costir.api import annotate as annotate
     from costir.errors import CostirError as CostirError
     from costir.hardware import load_chip as load_chip
-    from costir.ir import Threshold as Threshold
     from costir.ir import Call as Call
     from costir.ir import Cost as Cost
+    from costir.ir import Threshold as Threshold
     from costir.ops.registry import rule as rule
     from costir.ops.registry import traffic as traffic
 

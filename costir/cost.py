@@ -60,8 +60,9 @@ def _unknown(call: Call) -> Cost:
     flops = torch_formula(call)
     read, write = read_once(call.inputs), written(call.outputs)
     if flops is not None:
-        return Cost(matmul=flops, read=read, write=write, math=registry.compute_dtype(call), status="flops_only",
-                    note="FLOPs from a formula registered with torch; bytes unknown, at least operands and results")  # fmt: skip
+        note = "FLOPs from a formula registered with torch; bytes unknown, at least operands and results"
+        math = registry.compute_dtype(call)
+        return Cost(matmul=flops, read=read, write=write, math=math, status="flops_only", note=note)
     return Cost(read=read, write=write, status="unknown", note="no rule: bytes of operands and results, FLOPs unknown")
 
 

@@ -45,7 +45,9 @@ def evaluate(analysis: Analysis, quantities: Sequence[str], sizes: Mapping[str, 
         if name not in TOTALS:
             raise SizeError(f"there is no quantity {name!r}", nearest(name, TOTALS))
     names = tuple(analysis.sizes)
-    columns = np.broadcast_arrays(*(np.asarray(sizes.get(n, analysis.sizes[n]), dtype=np.float64) for n in names)) if names else []
+    columns = (
+        np.broadcast_arrays(*(np.asarray(sizes.get(n, analysis.sizes[n]), dtype=np.float64) for n in names)) if names else []
+    )
     shape = columns[0].shape if columns else ()
     if any(((c < 1) | (c != np.floor(c))).any() for c in columns):
         raise SizeError("a size is not a positive whole number")

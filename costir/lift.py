@@ -180,7 +180,8 @@ def _held_out(run: Run, base: Trace, point: Point) -> Trace | None:
 def _between(run: Run, point: Point) -> list[Point]:
     """Points with numbers of layers between those of the probes: kinds of layers that alternate show only so."""
     names = [n for n in run.depth.names if n in point]
-    return [{**point, **{n: point[n] + step for n in names}} for step in (2, 3)] if names and not run.depth.trusted else []
+    steps = (2, 3, *range(5, run.depth.period + 1))  # with the third probe, at 4, a whole period
+    return [{**point, **{n: point[n] + step for n in names}} for step in steps] if names and not run.depth.trusted else []
 
 
 def _widened(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str], found: Lifted) -> Lifted:

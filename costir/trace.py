@@ -27,8 +27,8 @@ from costir.tracing.borrowed import borrowed
 from costir.tracing.dims import Dim, Guard, Step, watch
 from costir.tracing.frames import is_library_file, is_user_file
 from costir.tracing.masks import known_values
-from costir.tracing.paths import paths
 from costir.tracing.patches import patched_torch
+from costir.tracing.paths import paths
 from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope
 from costir.tracing.values import Values
 
@@ -71,7 +71,7 @@ def _of(name: str, **options: Any) -> Optimizer:
     return lambda params: getattr(torch.optim, name)(params, **options)
 
 
-_PLAIN = "AdamW Adam NAdam RAdam Adamax Adadelta Adagrad Adafactor ASGD RMSprop Rprop Muon".split()
+_PLAIN = ("AdamW", "Adam", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "Adafactor", "ASGD", "RMSprop", "Rprop", "Muon")
 OPTIMIZERS: dict[str, Optimizer] = {
     **{name.lower(): _of(name) for name in _PLAIN if hasattr(torch.optim, name)},
     "sgd": _of("SGD", lr=0.1),
@@ -187,7 +187,7 @@ def _stepper(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of the parameters that are trained."""
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained:
-        raise TraceError("no parameter is trained, so an optimizer has nothing to do", "use --phase forward or --phase backward")
+        raise TraceError("no parameter is trained, so an optimizer has nothing to do", "use --phase forward or backward")
     return make(trained)
 
 
@@ -239,9 +239,10 @@ def _loss(family: Family, out: Any, recorder: Recorder) -> torch.Tensor:
     found = [given] if given is not None else _outputs(out)
     usable = [t for t in found if t.requires_grad and (t.is_floating_point() or t.is_complex())]
     if not usable:
-        seen = "its loss" if given is not None else "no output"
-        depends = "does not depend" if given is not None else "depends"
-        raise TraceError(f"{seen} {depends} on a parameter that is trained, so there is nothing to differentiate", "use --phase forward")
+        seen = "its loss does not depend" if given is not None else "no output depends"
+        raise TraceError(
+            f"{seen} on a parameter that is trained, so there is nothing to differentiate", "use --phase forward"
+        )
     scalar = next((t for t in usable if t.dim() == 0), None)
     if scalar is not None:
         return scalar.real if scalar.is_complex() else scalar

@@ -39,7 +39,11 @@ def checkpointed(B=4, D=6, L=3):
             x = checkpoint(layer, x, use_reentrant=False)
         return x
 
-    return Run(run, layers=nn.ModuleList(nn.Sequential(nn.Linear(D, D), nn.Tanh()) for _ in range(L))), (torch.randn(B, D, requires_grad=True),), {}
+    return (
+        Run(run, layers=nn.ModuleList(nn.Sequential(nn.Linear(D, D), nn.Tanh()) for _ in range(L))),
+        (torch.randn(B, D, requires_grad=True),),
+        {},
+    )
 
 
 @model({"B": 3, "D": 9}, {"B": 2, "D": 5})
@@ -126,7 +130,11 @@ def library_attention(B=2, T=6, D=12):
 
 @model({"B": 3, "T": 9, "D": 8, "L": 3}, {"B": 2, "T": 5, "D": 16, "L": 1})
 def library_lstm(B=2, T=6, D=12, L=2):
-    return Run(lambda self, x: self.r(x)[0], r=nn.LSTM(D, D, L, batch_first=True, bidirectional=True)), (torch.randn(B, T, D),), {}
+    return (
+        Run(lambda self, x: self.r(x)[0], r=nn.LSTM(D, D, L, batch_first=True, bidirectional=True)),
+        (torch.randn(B, T, D),),
+        {},
+    )
 
 
 @model({"B": 3, "T": 9, "D": 8}, {"B": 2, "T": 5, "D": 16}, phase="backward")
@@ -140,4 +148,16 @@ def attention_gradients(B=2, T=6, D=12):
 
 @model({"B": 3, "I": 14}, {"B": 2, "I": 11}, phase="train")
 def trained_cnn(B=2, I=12):
-    return nn.Sequential(nn.Conv2d(3, 6, 3, 2), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)), (torch.randn(B, 3, I, I),), {}
+    return (
+        nn.Sequential(
+            nn.Conv2d(3, 6, 3, 2),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(6, 4),
+        ),
+        (torch.randn(B, 3, I, I),),
+        {},
+    )

@@ -84,4 +84,8 @@ def top_k_experts(B=12, E=4, k=2, D=6):
             out.index_add_(0, rows, expert(x[rows]) * w[rows, slot, None])
         return out
 
-    return Run(run, k=k, router=nn.Linear(D, E), experts=nn.ModuleList(nn.Linear(D, D) for _ in range(E))), (torch.randn(B, D),), {}
+    return (
+        Run(run, k=k, router=nn.Linear(D, E), experts=nn.ModuleList(nn.Linear(D, D) for _ in range(E))),
+        (torch.randn(B, D),),
+        {},
+    )

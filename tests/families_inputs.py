@@ -67,7 +67,13 @@ def broadcast(A=4, C=8, D=16):
 
 @model({"B": 3, "D": 10}, {"B": 1, "D": 7})
 def expanded_input(B=4, D=9):
-    return Run(lambda self, x: x + x.sum(), ), (torch.randn(1, D).expand(B, D),), {}
+    return (
+        Run(
+            lambda self, x: x + x.sum(),
+        ),
+        (torch.randn(1, D).expand(B, D),),
+        {},
+    )
 
 
 @model({"P": 5, "Q": 11}, {"P": 13, "Q": 2})

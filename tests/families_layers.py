@@ -40,7 +40,9 @@ def every_third_wide(B=2, T=4, L=9, D=8):
 
 @model({"B": 3, "L": 5, "D": 8}, {"B": 2, "L": 12, "D": 4}, {"B": 2, "L": 8, "D": 4})
 def dense_first_layers(B=2, L=8, D=6):
-    layers = [nn.Linear(D, D) if i < 2 else nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D)) for i in range(L)]
+    layers = [
+        nn.Linear(D, D) if i < 2 else nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D)) for i in range(L)
+    ]
     return nn.Sequential(*layers), (torch.randn(B, D),), {}
 
 

@@ -22,7 +22,15 @@ def ceil_pool(B=2, I=31):
 
 @model({"B": 3, "I": 40, "J": 22}, {"B": 1, "I": 33, "J": 50})
 def resnet_stem(B=2, I=64, J=48):
-    net = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 7, 2, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+    )
     return net.eval(), (torch.randn(B, 3, I, J),), {}
 
 
@@ -37,7 +45,11 @@ def upsampled(B=2, I=16):
 
 @model({"B": 3, "I": 40}, {"B": 1, "I": 37})
 def half_scale(B=2, I=16):
-    return Run(lambda self, x: self.f(F.interpolate(x, scale_factor=0.5, mode="bilinear")), f=nn.Conv2d(3, 4, 1)), (torch.randn(B, 3, I, I),), {}
+    return (
+        Run(lambda self, x: self.f(F.interpolate(x, scale_factor=0.5, mode="bilinear")), f=nn.Conv2d(3, 4, 1)),
+        (torch.randn(B, 3, I, I),),
+        {},
+    )
 
 
 @model({"B": 3, "T": 40, "W": 6}, {"B": 1, "T": 37, "W": 5}, {"B": 2, "T": 9, "W": 9})
@@ -100,7 +112,11 @@ def class_token(B=2, T=20, D=8):
         x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1) + self.pos
         return self.head((x @ x.mT).softmax(-1) @ x)
 
-    return Run(run, cls=nn.Parameter(torch.zeros(1, 1, D)), pos=nn.Parameter(torch.zeros(T + 1, D)), head=nn.Linear(D, 3)), (torch.randn(B, T, D),), {}
+    return (
+        Run(run, cls=nn.Parameter(torch.zeros(1, 1, D)), pos=nn.Parameter(torch.zeros(T + 1, D)), head=nn.Linear(D, 3)),
+        (torch.randn(B, T, D),),
+        {},
+    )
 
 
 @model({"B": 3, "T": 40}, {"B": 1, "T": 9})
@@ -134,7 +150,9 @@ def cache_and_new(B=2, T=3, S=20):
     return Run(run, q=nn.Linear(8, 8), k=nn.Linear(8, 8)), (torch.randn(B, T, 8), torch.randn(B, S, 8)), {}
 
 
-@model({"B": 3, "T": 4, "N": 6, "K": 3, "H": 8}, {"B": 1, "T": 9, "N": 4, "K": 4, "H": 2}, {"B": 1, "T": 9, "N": 8, "K": 2, "H": 6})
+@model(
+    {"B": 3, "T": 4, "N": 6, "K": 3, "H": 8}, {"B": 1, "T": 9, "N": 4, "K": 4, "H": 2}, {"B": 1, "T": 9, "N": 8, "K": 2, "H": 6}
+)
 def fused_qkv(B=2, T=3, N=4, K=2, H=4):
     def run(self, x):
         b, t, _ = x.shape
@@ -202,12 +220,20 @@ def spectrum(B=2, T=20):
 
 @model({"B": 3, "T": 40}, {"B": 1, "T": 33})
 def complex_product(B=2, T=20):
-    return Run(lambda self, x: (x @ self.w).abs(), w=nn.Parameter(torch.randn(T, 6, dtype=torch.cfloat))), (torch.randn(B, T, dtype=torch.cfloat),), {}
+    return (
+        Run(lambda self, x: (x @ self.w).abs(), w=nn.Parameter(torch.randn(T, 6, dtype=torch.cfloat))),
+        (torch.randn(B, T, dtype=torch.cfloat),),
+        {},
+    )
 
 
 @model({"B": 3, "T": 40, "R": 5}, {"B": 1, "T": 33, "R": 2})
 def repeated(B=2, T=20, R=3):
-    return Run(lambda self, x: self.f(x.repeat_interleave(self.r, 1)) + x.repeat(1, self.r, 1), r=R, f=nn.Linear(4, 4)), (torch.randn(B, T, 4),), {}
+    return (
+        Run(lambda self, x: self.f(x.repeat_interleave(self.r, 1)) + x.repeat(1, self.r, 1), r=R, f=nn.Linear(4, 4)),
+        (torch.randn(B, T, 4),),
+        {},
+    )
 
 
 @model({"B": 3, "I": 20, "P": 5, "D": 6}, {"B": 1, "I": 12, "P": 3, "D": 8}, outside=({"B": 1, "I": 13, "P": 3, "D": 8},))
@@ -217,7 +243,11 @@ def patch_embedding(B=2, I=16, P=4, D=8):
         y = torch.cat([self.cls.expand(y.shape[0], -1, -1), y], 1) + self.pos
         return (y @ y.mT).softmax(-1) @ y
 
-    parts = {"patch": nn.Conv2d(3, D, P, P), "cls": nn.Parameter(torch.zeros(1, 1, D)), "pos": nn.Parameter(torch.zeros((I // P) ** 2 + 1, D))}
+    parts = {
+        "patch": nn.Conv2d(3, D, P, P),
+        "cls": nn.Parameter(torch.zeros(1, 1, D)),
+        "pos": nn.Parameter(torch.zeros((I // P) ** 2 + 1, D)),
+    }
     return Run(run, **parts), (torch.randn(B, 3, I, I),), {}
 
 

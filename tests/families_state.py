@@ -125,7 +125,11 @@ def low_rank_adapter(B=2, D=12, r=4):
     def run(self, x):
         return F.linear(x, self.w.weight + self.b @ self.a)
 
-    return Run(run, w=nn.Linear(D, D, bias=False), a=nn.Parameter(torch.zeros(r, D)), b=nn.Parameter(torch.zeros(D, r))), (torch.randn(B, D),), {}
+    return (
+        Run(run, w=nn.Linear(D, D, bias=False), a=nn.Parameter(torch.zeros(r, D)), b=nn.Parameter(torch.zeros(D, r))),
+        (torch.randn(B, D),),
+        {},
+    )
 
 
 @model({"B": 3, "K": 8, "S": 12}, {"B": 1, "K": 4, "S": 5})

@@ -20,11 +20,28 @@ from costir.cost import cost_of
 from costir.load.family import Family
 from costir.symbolic import size
 
-ELSEWHERE = {"B": 5, "T": 12, "D": 48, "F": 20, "L": 3, "V": 37, "N": 6, "I": 24, "P": 6, "C": 5, "K": 3, "H": 10, "E": 6, "k": 3}
+ELSEWHERE = {
+    "B": 5,
+    "T": 12,
+    "D": 48,
+    "F": 20,
+    "L": 3,
+    "V": 37,
+    "N": 6,
+    "I": 24,
+    "P": 6,
+    "C": 5,
+    "K": 3,
+    "H": 10,
+    "E": 6,
+    "k": 3,
+}
 
 
 def family(build):
-    return Family(build.__name__, build, {k: v.default for k, v in inspect.signature(build).parameters.items() if type(v.default) is int})
+    return Family(
+        build.__name__, build, {k: v.default for k, v in inspect.signature(build).parameters.items() if type(v.default) is int}
+    )
 
 
 @functools.cache
@@ -67,9 +84,23 @@ def really(build):
 
 
 REAL = [
-    models.mlp, models.frozen, models.trained_input, models.conv, models.vit, models.checkpointed, models.checkpointed_reentrant,
-    models.custom, models.tied, models.partly_fixed, models.autocast, models.gpt, models.gru, models.llama, models.gpt2, models.bert,
-]  # fmt: skip
+    models.mlp,
+    models.frozen,
+    models.trained_input,
+    models.conv,
+    models.vit,
+    models.checkpointed,
+    models.checkpointed_reentrant,
+    models.custom,
+    models.tied,
+    models.partly_fixed,
+    models.autocast,
+    models.gpt,
+    models.gru,
+    models.llama,
+    models.gpt2,
+    models.bert,
+]
 
 
 @pytest.mark.parametrize("build", REAL)
@@ -83,8 +114,23 @@ def test_no_operator_is_unknown(build):
     assert not {e.op for e in traced(build).events if cost_of(trace.concrete(e))[0].status == "unknown"}
 
 
-@pytest.mark.parametrize("build", [models.vit, models.checkpointed, models.checkpointed_reentrant, models.custom, models.tied, models.views,
-                                   models.gpt, models.llama, models.gpt2, models.bert, models.mixtral, models.lstm])  # fmt: skip
+@pytest.mark.parametrize(
+    "build",
+    [
+        models.vit,
+        models.checkpointed,
+        models.checkpointed_reentrant,
+        models.custom,
+        models.tied,
+        models.views,
+        models.gpt,
+        models.llama,
+        models.gpt2,
+        models.bert,
+        models.mixtral,
+        models.lstm,
+    ],
+)
 def test_contractions_of_the_backward_pass_know_where_they_stem_from(build):
     """Each has the module and the line of a contraction of the forward pass."""
     heavy = [e for e in traced(build).events if cost_of(trace.concrete(e))[0].matmul != 0]
@@ -98,7 +144,9 @@ def test_contractions_of_the_backward_pass_know_where_they_stem_from(build):
 def test_each_linear_layer_has_two_products_backward():
     """One for the input and one for the weight; a tied or twice used layer has them for each use."""
     for build, expected in ((models.gpt, 2), (models.tied, None)):
-        backward = collections.Counter(e.path for e in traced(build).events if e.phase == "backward" and e.op == "aten.mm.default")
+        backward = collections.Counter(
+            e.path for e in traced(build).events if e.phase == "backward" and e.op == "aten.mm.default"
+        )
         if expected:
             assert set(backward.values()) == {expected}
         else:
@@ -131,12 +179,30 @@ def summed(build, sizes, phase):
 
 def same_numbers(analysis, build, sizes):
     point = analysis.at(**sizes)
-    found = dict(matmul=point.matmul_flops, vector=point.vector_flops, special=point.special_flops, read=point.read, write=point.write)
+    found = {
+        "matmul": point.matmul_flops,
+        "vector": point.vector_flops,
+        "special": point.special_flops,
+        "read": point.read,
+        "write": point.write,
+    }
     return found == summed(build, sizes, analysis.phase)
 
 
-@pytest.mark.parametrize("build", [models.mlp, models.frozen, models.trained_input, models.conv, models.custom, models.tied, models.views,
-                                   models.partly_fixed, models.autocast])  # fmt: skip
+@pytest.mark.parametrize(
+    "build",
+    [
+        models.mlp,
+        models.frozen,
+        models.trained_input,
+        models.conv,
+        models.custom,
+        models.tied,
+        models.views,
+        models.partly_fixed,
+        models.autocast,
+    ],
+)
 def test_formulas_of_a_training_step(build):
     analysis = costir.analyze(build, phase="train")
     assert not analysis.unknown
@@ -147,14 +213,16 @@ def test_formulas_of_a_training_step(build):
 
 @pytest.mark.parametrize(("attention", "products"), [("sdpa", 7), ("eager", 6)])
 def test_attention_backward_computes_the_scores_again(attention, products):
-    """Two products forward and five backward: dV, dP, dQ, dK, and in one kernel the scores again. The rest is three times 2*m*k*n."""
+    """Two products forward and five backward: dV, dP, dQ, dK, in one kernel the scores again. The rest: three times 2*m*k*n."""
 
     def build(B=2, T=6):
         return models.llama(B, T, attention=attention)
 
     (D, F, N, K, H, L, V), (B, T) = (32, 48, 4, 2, 8, 2, 50), map(size, "BT")
     linear = L * 2 * B * T * (2 * D * N * H + 2 * D * K * H + 3 * D * F) + 2 * B * T * D * V
-    assert sp.expand(costir.analyze(build, phase="backward").matmul_flops - 3 * linear - 2 * products * L * B * T * T * N * H) == 0
+    assert (
+        sp.expand(costir.analyze(build, phase="backward").matmul_flops - 3 * linear - 2 * products * L * B * T * T * N * H) == 0
+    )
 
 
 @pytest.mark.parametrize("build", [models.checkpointed, models.checkpointed_reentrant])
@@ -206,9 +274,12 @@ def ending(how):
 
 
 HAS_LOSS = [
-    lambda y: (y.pow(2).mean(), y), lambda y: (y, y.pow(2).mean()), lambda y: {"logits": y, "loss": y.pow(2).mean()},
-    lambda y: Output(loss=y.pow(2).mean(), logits=y), lambda y: y.pow(2).mean(),
-]  # fmt: skip
+    lambda y: (y.pow(2).mean(), y),
+    lambda y: (y, y.pow(2).mean()),
+    lambda y: {"logits": y, "loss": y.pow(2).mean()},
+    lambda y: Output(loss=y.pow(2).mean(), logits=y),
+    lambda y: y.pow(2).mean(),
+]
 
 
 @pytest.mark.parametrize("how", HAS_LOSS)
@@ -223,11 +294,14 @@ def test_else_the_sum_is_and_a_note_says_so(how):
     assert any("sum of the first output" in n for n in costir.analyze(ending(how), phase="backward").notes)
 
 
-@pytest.mark.parametrize(("how", "phase", "message"), [
-    (lambda y: y.detach(), "backward", "no output depends on a parameter"),
-    (lambda y: Output(loss=y.detach().mean()), "train", "its loss does not depend on a parameter"),
-    (lambda y: y.argmax(-1), "backward", "no output depends on a parameter"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "phase", "message"),
+    [
+        (lambda y: y.detach(), "backward", "no output depends on a parameter"),
+        (lambda y: Output(loss=y.detach().mean()), "train", "its loss does not depend on a parameter"),
+        (lambda y: y.argmax(-1), "backward", "no output depends on a parameter"),
+    ],
+)
 def test_nothing_to_differentiate(how, phase, message):
     with pytest.raises(costir.CostirError, match=message):
         costir.analyze(ending(how), phase=phase)
@@ -245,6 +319,7 @@ def test_no_parameters():
 
 def test_train_means_train_mode():
     """Dropout draws, batch norm takes the batch's statistics and moves its own."""
+
     def build(B=4, D=8):
         return nn.Sequential(nn.Linear(D, D), nn.BatchNorm1d(D), nn.Dropout(0.5)).eval(), (torch.zeros(B, D),), {}
 
@@ -278,145 +353,18 @@ def test_a_module_of_ones_own_is_given_back_as_it_was():
     outer(torch.zeros(4, 8))  # runs on its real weights again
 
 
-# ---- optimizers ----
-
-
 def plain(B=6, D=8, F=12):
     return nn.Sequential(nn.Linear(D, F), nn.ReLU(), nn.Linear(F, D, bias=False)), (torch.zeros(B, D),), {}
-
-
-def deep(B=6, D=8, F=12, L=2):
-    return nn.Sequential(*(plain(B, D, F)[0] for _ in range(L))), (torch.zeros(B, D),), {}
-
-
-def matrices(B=6, D=8, F=12):
-    return nn.Sequential(nn.Linear(D, F, bias=False), nn.ReLU(), nn.Linear(F, D, bias=False)), (torch.zeros(B, D),), {}
-
-
-def step_of(build, optimizer):
-    """Totals of the optimizer's step."""
-    analysis = costir.analyze(build, phase="train", optimizer=optimizer)
-    assert not analysis.unknown
-    nodes = [n for n in analysis.nodes if n.phase == "optimizer"]
-    assert all(n.path == "optimizer" for n in nodes)
-    return analysis, {q: sp.expand(sum(getattr(n, q) for n in nodes)) for q in ("matmul_flops", "vector_flops", "special_flops", "read", "write")}
-
-
-# Per parameter, from the single-tensor paths of torch.optim, one line an operator: (vector, special, elements read, written).
-BY_HAND = {
-    "adamw": [(1, 0, 1, 1),  # decay: mul_
-              (3, 0, 2, 1),  # first moment: lerp_ reads it and the gradient
-              (1, 0, 1, 1), (3, 0, 2, 1),  # second moment: mul_, addcmul_ with the gradient twice
-              (0, 1, 1, 1), (1, 0, 1, 1), (1, 0, 1, 1),  # sqrt, divide, add eps
-              (3, 0, 3, 1)],  # addcdiv_
-    "sgd": [(2, 0, 2, 1)],
-    "momentum": [(1, 0, 1, 1), (1, 0, 2, 1), (2, 0, 2, 1)],  # buffer: mul_, add_; the parameter: add_ with alpha
-    "adagrad": [(2, 0, 2, 1), (0, 1, 1, 1), (1, 0, 1, 1), (3, 0, 3, 1)],  # addcmul_ with the factor 1, sqrt, add_, addcdiv_
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_a_step_by_hand(name):
-    analysis, step = step_of(plain, name)
-    vector, special, read, write = (sum(column) for column in zip(*BY_HAND[name], strict=True))
-    tensors = 0 if name in ("sgd", "momentum") else 3  # each counts its steps: one add to one number
-    P = analysis.params
-    assert sp.expand(step["vector_flops"] - vector * P - tensors) == 0
-    assert sp.expand(step["special_flops"] - special * P) == 0
-    assert sp.expand(step["read"] - 4 * read * P - 4 * tensors) == 0
-    assert sp.expand(step["write"] - 4 * write * P - 4 * tensors) == 0
-
-
-@pytest.mark.parametrize("name", trace.OPTIMIZERS)
-def test_every_optimizer(name):
-    analysis, step = step_of(matrices if name == "muon" else plain, name)
-    assert step["vector_flops"].subs({size(n): v for n, v in analysis.sizes.items()}) > 0
-    states = [n for n in analysis.nodes if n.phase == "optimizer" and n.op.split(".")[1] in ("zeros_like", "zeros", "new_zeros")]
-    assert not states  # made by the first step, which is not the one counted
-
-
-def test_radam_is_past_its_warm_up():
-    """From the sixth step on its update is rectified, by a division that the first five lack."""
-    analysis, _ = step_of(plain, "radam")
-    assert any(n.op == "aten.sqrt.default" for n in analysis.nodes if n.phase == "optimizer")
-
-
-@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"amsgrad": True}])
-@pytest.mark.parametrize("build", [plain, deep])
-def test_variants_of_adamw(options, build):
-    """Lists of tensors cost as much as tensors one by one; one kernel reads p, g, m, v and writes p, m, v."""
-    family_step = lambda o: step_of(build, lambda params: torch.optim.AdamW(params, **o))
-    analysis, step = family_step(options)
-    _, single = family_step({})
-    if "foreach" in options:
-        assert all(sp.expand(step[q] - single[q]) == 0 for q in ("vector_flops", "special_flops", "write"))
-    elif "fused" in options:
-        assert sp.expand(step["vector_flops"] - single["vector_flops"]) == 0
-        tensors = sp.expand((step["write"] - 12 * analysis.params) / 4)
-        assert sp.expand(step["read"] - 16 * analysis.params - 8 * tensors) == 0
-        assert tensors.free_symbols <= {size("L")}
-    else:
-        extra = {"read": 8, "write": 4}  # the larger of two second moments
-        assert all(sp.expand(step[q] - single[q] - extra[q] * analysis.params) == 0 for q in extra)
-
-
-def test_an_optimizer_that_reads_its_numbers_says_so():
-    analysis, _ = step_of(plain, "adafactor")
-    assert any("each is taken as 1" in n for n in analysis.notes)
-
-
-class Own(torch.optim.Optimizer):
-    def __init__(self, params):
-        super().__init__(params, {})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p -= 0.1 * p.grad
-
-
-def test_an_optimizer_of_ones_own():
-    analysis, step = step_of(plain, Own)
-    assert sp.expand(step["vector_flops"] - 2 * analysis.params) == 0
-    assert {n.source.split(":")[0] for n in analysis.nodes if n.op == "aten.sub_.Tensor"} == {"test_phases.py"}
-
-
-def test_only_what_is_trained_is_stepped():
-    analysis, step = step_of(models.frozen, "sgd")
-    D, F = size("D"), size("F")
-    assert sp.expand(step["vector_flops"] - 2 * (D * F + D)) == 0
-    assert sp.expand(analysis.params - (2 * D * F + D + F)) == 0
-
-
-def test_the_files_own_optimizer_comes_first(tmp_path):
-    file = tmp_path / "model.py"
-    file.write_text(
-        "import torch\nfrom torch import nn\n"
-        "def model(D=8):\n    return nn.Linear(D, D)\n"
-        "def inputs(B=4, D=8):\n    return torch.zeros(B, D)\n"
-        "def optimizer(params):\n    return torch.optim.SGD(params, lr=0.1)\n"
-    )
-    ops = {n.op.split(".")[1] for n in costir.analyze(str(file), phase="train").nodes if n.phase == "optimizer"}
-    assert "addcdiv_" not in ops
-    asked = {n.op.split(".")[1] for n in costir.analyze(str(file), phase="train", optimizer="adamw").nodes if n.phase == "optimizer"}
-    assert "addcdiv_" in asked
-
-
-@pytest.mark.parametrize(("optimizer", "message"), [
-    ("adamwx", "unknown optimizer 'adamwx'; did you mean adamw"),
-    (lambda params: torch.optim.LBFGS(params), "the optimizer's step fails.*closure"),
-    (lambda params: torch.optim.SGD(params, lr=-1), "making the optimizer fails.*Invalid learning rate"),
-])  # fmt: skip
-def test_optimizers_that_cannot_be_used(optimizer, message):
-    with pytest.raises(costir.CostirError, match=message):
-        costir.analyze(plain, phase="train", optimizer=optimizer)
 
 
 def test_phases_build_on_each_other():
     analyses = {p: costir.analyze(plain, phase=p) for p in ("forward", "backward", "train")}
     phases = {p: {n.phase for n in a.nodes} for p, a in analyses.items()}
-    assert phases == {"forward": {"forward"}, "backward": {"forward", "backward"}, "train": {"forward", "backward", "optimizer"}}
+    assert phases == {
+        "forward": {"forward"},
+        "backward": {"forward", "backward"},
+        "train": {"forward", "backward", "optimizer"},
+    }
     for smaller, larger in (("forward", "backward"), ("backward", "train")):
         kept = [n for n in analyses[larger].nodes if n.phase in phases[smaller]]
         assert sp.expand(sum(n.matmul_flops for n in kept) - analyses[smaller].matmul_flops) == 0

@@ -1,4 +1,4 @@
-"""Models whose training steps are told apart by something: recomputation, views, shared or frozen weights, own gradients, ..."""
+"""Models whose training steps differ in something: recomputation, views, shared or frozen weights, own gradients, ..."""
 
 from __future__ import annotations
 
@@ -222,8 +222,16 @@ def _causal(config, B, T, **options):
 def llama(B=2, T=6, D=32, F=48, N=4, K=2, H=8, L=2, V=50, attention="sdpa"):
     from transformers import LlamaConfig
 
-    config = LlamaConfig(hidden_size=D, intermediate_size=F, num_attention_heads=N, num_key_value_heads=K, head_dim=H,
-                         num_hidden_layers=L, vocab_size=V, attn_implementation=attention)  # fmt: skip
+    config = LlamaConfig(
+        hidden_size=D,
+        intermediate_size=F,
+        num_attention_heads=N,
+        num_key_value_heads=K,
+        head_dim=H,
+        num_hidden_layers=L,
+        vocab_size=V,
+        attn_implementation=attention,
+    )
     return _causal(config, B, T)
 
 
@@ -243,6 +251,15 @@ def bert(B=2, T=6, D=32, F=48, N=4, L=2, V=50):
 def mixtral(B=2, T=8, D=32, F=48, E=4, k=2, L=2, V=50):
     from transformers import MixtralConfig
 
-    config = MixtralConfig(vocab_size=V, hidden_size=D, intermediate_size=F, num_hidden_layers=L, num_attention_heads=4,
-                           num_key_value_heads=2, head_dim=8, num_local_experts=E, num_experts_per_tok=k)  # fmt: skip
+    config = MixtralConfig(
+        vocab_size=V,
+        hidden_size=D,
+        intermediate_size=F,
+        num_hidden_layers=L,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=E,
+        num_experts_per_tok=k,
+    )
     return _causal(config, B, T, dtype=torch.bfloat16)

@@ -165,8 +165,10 @@ def _granule(name: str, sizes: Mapping[str, int], point: Mapping[str, int]) -> i
 
 
 def _nearby(value: int, granule: int = 1) -> list[int]:
-    """Values to try, mixed: multiples that a point keeps, even ones where the base is even (rotary positions halve a head),
-    primes around the base, then everything close, then far multiples."""
+    """Values to try, mixed: multiples that a point keeps, primes around the base, then everything close, then far multiples.
+
+    Even ones come first where the base is even: rotary positions halve a head.
+    """
     kept = [k * granule for k in range(1, 64) if granule > 1 and value // 4 <= k * granule <= 4 * value + 8 * granule][:24]
     close = [v for v in range(max(2, value // 3), min(3 * value + 12, value + 60))]
     far = [value * k // d for k, d in ((3, 2), (5, 3), (7, 4), (11, 8), (3, 4), (5, 8), (2, 1), (3, 1), (5, 1), (7, 1))]

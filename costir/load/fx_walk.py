@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import operator
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from costir.errors import CostirError, LoadError
 from costir.ir import Call
 from costir.load.fx_recorder import SymbolicRecorder
+from costir.load.fx_run import running
 from costir.load.symints import Symbols
 from costir.ops.registry import find
 from costir.tracing.frames import is_user_file
@@ -222,13 +223,15 @@ class Walker:
             return
         target = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
         try:
-            with self.running():
+            with running(self.mode, self.recorder):
                 out = target(*(args[1:] if isinstance(node.target, str) else args), **kwargs)
         except CostirError:
             raise
         except Exception as error:
             del self.recorder.calls[before:]
             self._run_elsewhere(node, target, args, kwargs, error)
+            if key is not None:
+                self._ran[key] = (tuple(self.recorder.calls[before:]), ())
             return
         if key is not None:
             self._ran[key] = (tuple(self.recorder.calls[before:]), self._homes(out, tree_leaves((args, kwargs))))
@@ -283,18 +286,6 @@ class Walker:
                 return
         self.notes[f"{node.name} could not be taken apart ({type(error).__name__}: {_line(error)})"] = None
         self._whole(node, args, kwargs)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """The state in which nodes are run: on fake tensors, under the recorder, adding no guards to the program."""
-        with contextlib.ExitStack() as stack:
-            if self.mode is not None:
-                stack.enter_context(self.mode)
-                if self.mode.shape_env is not None:
-                    stack.enter_context(self.mode.shape_env.suppress_guards())
-            stack.enter_context(self.recorder)
-            stack.enter_context(torch.no_grad())
-            yield
 
     def _whole(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         """What could not be taken apart, as one call: an operator by its name, anything else as an unknown one."""

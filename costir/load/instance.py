@@ -22,7 +22,8 @@ def is_program(subject: Any) -> bool:
     """Whether it is an exported program or a graph module whose nodes carry values."""
     if isinstance(subject, torch.export.ExportedProgram):
         return True
-    return isinstance(subject, torch.fx.GraphModule) and any("val" in n.meta or "example_value" in n.meta for n in subject.graph.nodes)
+    carried = {"val", "example_value"}
+    return isinstance(subject, torch.fx.GraphModule) and any(carried & n.meta.keys() for n in subject.graph.nodes)
 
 
 def in_dtype(build: Callable[..., Any], dtype: str) -> Callable[..., Any]:

@@ -83,17 +83,20 @@ def _note(op: str, left: int, right: int, outcome: bool, rounded: tuple[str, int
             _log[-1][0][Guard(where(frame), op, int(left), int(right), outcome, library, rounded=rounded)] = None
 
 
-def note_guard(frame: FrameType | None, op: str, left: int, right: int, branch: bool = False) -> None:
+def note_guard(frame: FrameType | None, op: str, left: int, right: int, branch: bool = False,
+               rounded: tuple[str, int, int] | None = None) -> None:  # fmt: skip
     """Note a condition at a frame that the program did not write as a comparison.
 
     Args:
         frame: where; None notes nothing.
         op, left, right: the condition.
         branch: it may come out either way and the program goes on; else it must hold.
+        rounded: what `left` was made of; see `Guard`.
     """
     if _log and frame is not None:
         library = not branch or is_library_file(frame.f_code.co_filename)
-        _log[-1][0][Guard(where(frame), op, int(left), int(right), OPERATORS[op](left, right), library, implied=True)] = None
+        outcome = OPERATORS[op](int(left), int(right))
+        _log[-1][0][Guard(where(frame), op, int(left), int(right), outcome, library, implied=True, rounded=rounded)] = None
 
 
 def _step(op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -> Dim:

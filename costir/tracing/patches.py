@@ -19,20 +19,44 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from costir.errors import TraceError
-from costir.tracing.dims import Dim
+from costir.tracing.dims import Dim, note_guard
 from costir.tracing.frames import user_frame, where
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
 
 _SHAPE = torch.Tensor.shape.__get__
 _SIZE = torch.Tensor.size
+_ITEMS = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _NUMEL = (torch.Tensor.numel, torch.Tensor.nelement, torch.numel)
+
+
+def _note_edges(x: torch.Tensor, index: Any) -> None:
+    """Where a slice ends beyond the tensor it ends with it: whether it does is a branch that no comparison shows."""
+    given = index if isinstance(index, tuple) else (index,)
+    if not any(isinstance(i, slice) for i in given):
+        return
+    taken = [i for i in given if i is not None and i is not Ellipsis]
+    if any(not isinstance(i, (slice, int)) for i in taken):
+        return
+    shape = _SHAPE(x)
+    dim = 0
+    for i in given:
+        if i is Ellipsis:
+            dim = len(shape) - sum(1 for j in given[given.index(Ellipsis) :] if j is not None and j is not Ellipsis)
+        elif i is not None:
+            if isinstance(i, slice) and dim < len(shape):
+                for edge in (i.start, i.stop):
+                    if isinstance(edge, int) and edge and abs(edge) != shape[dim]:
+                        note_guard(user_frame(3), "<=", abs(edge), shape[dim], branch=True)
+            dim += 1
 
 
 class _Shapes(TorchFunctionMode):  # type: ignore[misc]
     """Gives user code its tensors' sizes as `Dim`s, so that comparisons of them are noted."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ITEMS:
+            _note_edges(args[0], args[1])
         out = func(*args, **(kwargs or {}))
         if func is _SIZE or func == _SHAPE:
             return torch.Size([Dim(i) for i in out]) if isinstance(out, torch.Size) else Dim(out)

@@ -17,7 +17,6 @@ from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
 _NEAR = 3  # autograd nodes that one operator makes
 _LISTS = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd", "aten._fused_adagrad")  # elementwise over lists of tensors
-_ENDLESS = 1 << 62  # the end of a slice that has none
 _BOUNDED = frozenset(("embedding", "index_select", "slice"))
 _CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
 
@@ -267,9 +266,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """A table is only so long: note that the positions looked up, or the slice taken, lie within it."""
         assert self.values is not None
         if name == "slice":
-            length = args[0].shape[args[1]] if len(args) > 1 else 0
-            for edge in (abs(e) for e in args[2:4] if isinstance(e, int) and 0 != e < _ENDLESS):
-                note_guard(user_frame(3), "<=", edge, length, branch=True)  # beyond it, a slice ends where the tensor does
+            step = args[4] if len(args) > 4 else 1
+            if isinstance(step, int) and 1 < step < args[0].shape[args[1]]:  # whether a reshape of it copies: only then is it dense
+                length = args[0].shape[args[1]]
+                note_guard(user_frame(3), "==", length % step, 0, branch=True, rounded=("%", length, step))
             return
         table, index = (args[0], args[1]) if name == "embedding" else (args[0], args[2])
         known = self.values.get(index)
@@ -333,8 +333,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.split("::")[1]
         frame = user_frame(2)
         line = where(frame) or "the model"
-        if known is None and name == "_local_scalar_dense" and args[0].is_floating_point() and self.scope.phase == "optimizer":
-            self.notes[f"{line.replace('the model', 'the optimizer')} reads numbers of the weights or gradients: each is taken as 1"] = None
+        number = name == "_local_scalar_dense" and args[0].is_floating_point()
+        if known is None and number and self.scope.phase == "optimizer":
+            reader = where(frame) or "the optimizer"
+            self.notes[f"{reader} reads numbers of the weights or gradients: each is taken as 1"] = None
             return 1.0
         if known is None:
             what = "branches on or reads the value of a tensor" if "scalar" in name or name in ("equal", "is_nonzero") else (

@@ -121,7 +121,7 @@ class Own(torch.optim.Optimizer):
 def test_an_optimizer_of_ones_own():
     analysis, step = step_of(plain, Own)
     assert sp.expand(step["vector_flops"] - 2 * analysis.params) == 0
-    assert {n.source.split(":")[0] for n in analysis.nodes if n.op == "aten.sub_.Tensor"} == {"test_phases.py"}
+    assert {n.source.split(":")[0] for n in analysis.nodes if n.op == "aten.sub_.Tensor"} == {"test_optimizers.py"}
 
 
 def test_only_what_is_trained_is_stepped():

@@ -131,6 +131,8 @@ class Fitter:
             return None
         e = sp.Mul(*(size(n) ** k for n, k in zip(self.names, exponents, strict=True)))
         c = sp.Rational(vector[0]) / e.xreplace({size(n): Integer(self.points[0][n]) for n in self.names})
+        if not _natural(c, exponents):
+            return None
         result = c * e
         return result if self.fits(result, vector) else None
 
@@ -260,6 +262,19 @@ class Fitter:
             b = sp.Rational(uv[0] * vector[1] - uv[1] * vector[0], determinant)
             if a.q <= 4 and b.q <= 4 and abs(a) <= 64 and abs(b) <= 64:
                 yield a * u + b * w
+
+
+def _natural(c: Expr, exponents: Sequence[int]) -> bool:
+    """Whether a coefficient can be a model's own: small numbers of few points also fit 3*B*K/(13*L), which no model has.
+
+    What a program divides by is a small number or a round one (12, 64, 768), never 13*L; and it divides by one or two sizes.
+    """
+    rest = int(c.q)
+    for p in (2, 3, 5, 7):
+        while rest % p == 0:
+            rest //= p
+    below = sum(k < 0 for k in exponents)
+    return rest == 1 and below <= 2 and (below < 2 or c.q <= 4)
 
 
 def _valuations(r: Fraction) -> dict[int, int]:

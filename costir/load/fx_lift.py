@@ -58,6 +58,7 @@ class _Recipe(NamedTuple):
     stride: tuple[Expr, ...] = ()
     dtype: torch.dtype | None = None
     weight: bool = False
+    requires_grad: bool = False  # torch picks another product for weights that are trained
 
 
 def _recipe(x: Any, recorder: SymbolicRecorder) -> Any:
@@ -66,7 +67,8 @@ def _recipe(x: Any, recorder: SymbolicRecorder) -> Any:
         return _Recipe((number(x),))
     if not isinstance(x, torch.Tensor):
         return x
-    return _Recipe(tuple(map(number, x.shape)), tuple(map(number, x.stride())), x.dtype, recorder.describe(x).role == "weight")
+    weight = recorder.describe(x).role == "weight"
+    return _Recipe(tuple(map(number, x.shape)), tuple(map(number, x.stride())), x.dtype, weight, x.requires_grad)
 
 
 class _One(nn.Module):  # type: ignore[misc]
@@ -84,7 +86,7 @@ class _One(nn.Module):  # type: ignore[misc]
         made = torch.empty_strided(shape, stride, dtype=recipe.dtype)
         if not recipe.weight:
             return made
-        held = nn.Parameter(made, requires_grad=False)
+        held = nn.Parameter(made, requires_grad=recipe.requires_grad)
         self.register_parameter(f"p{len(self._parameters)}", held)
         return held
 

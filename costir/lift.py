@@ -26,6 +26,7 @@ from costir.lifting.stuck import Run, find_stuck, find_ties, likely_culprits
 from costir.load.family import Family
 from costir.symbolic import Integer, size
 from costir.trace import Trace
+from costir.tracing.dims import Guard
 from costir.tracing.recorder import Event
 
 _LONG = 400  # operators; a loop over a size that makes more of them is traced at small sizes
@@ -80,6 +81,14 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None, pins: Ma
     return found if isinstance(found, Lifted) else blamed(run, base, names, pins or {}, found)
 
 
+class _Branch(LiftError):
+    """A comparison that comes out otherwise than at the base, and of which no rule for the sizes could be read."""
+
+    def __init__(self, message: str, guard: Guard) -> None:
+        super().__init__(message)
+        self.guard = guard
+
+
 def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], problem: CostirError) -> Lifted:
     """The graph with the sizes that cannot vary tied to others or kept at their base value.
 
@@ -91,15 +100,18 @@ def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], pro
     pinned = {n: why for n, why in stuck.items() if n not in ties and not any(n in t for t in ties.values())}
     rest = [n for n in names if n not in pinned and n not in ties]
     if stuck and rest:
-        again = _vary(dataclasses.replace(run, ties={**run.ties, **ties}), base, rest, {**pins, **pinned})
+        run, pins = dataclasses.replace(run, ties={**run.ties, **ties}), {**pins, **pinned}
+        again = _vary(run, base, rest, pins)
         if isinstance(again, Lifted):
             return again
-    elif not stuck:
-        for n in likely_culprits(names, run.depth.names)[:4]:
-            rest = [m for m in names if m != n]
-            without = _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
-            if isinstance(without, Lifted):
-                return without
+        names, problem = rest, again
+    asked = {problem.guard.left, problem.guard.right} if isinstance(problem, _Branch) else set()
+    suspects = [n for n in names if n not in run.depth.names or not run.depth.trusted]
+    for n in likely_culprits(suspects, run.depth.names, [n for n in names if base.sizes[n] in asked])[:4]:
+        rest = [m for m in names if m != n]
+        without = _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
+        if isinstance(without, Lifted):
+            return without
     raise problem
 
 
@@ -120,7 +132,7 @@ def _vary(
     sizes = run.family.sizes
     for level in levels:
         fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in names}
-        tuples = list(itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops), 2))
+        tuples = list(itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops, run.family.related), 2))
         for points in tuples[:1]:
             outcome = _attempt(run, base, names, points, tuples[-1][2], pins)
             if isinstance(outcome, _Loops):  # again, with smaller sizes: traces grow with them
@@ -150,7 +162,7 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
             if clash:
                 moved = regime.moved(points, run.family.sizes) if regime.learn(clash, traces) else None
                 if moved is None:
-                    return LiftError(f"sizes near the base take another branch at {clash[0].source}")
+                    return _Branch(f"sizes near the base take another branch at {clash[0].source}", clash[0])
                 points = moved
                 continue
             if not run.depth.trusted and len(traces[0].events) <= _THIRD_POINT_UP_TO and len(points) > 2:
@@ -255,17 +267,22 @@ def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], l
 
     try:
         return matched([] if base is traces[0] else [base])
-    except LiftError:
+    except LiftError as error:
+        problem: CostirError = error
         near = {n: 2 if v == 1 and n not in run.depth.names else v for n, v in base.sizes.items()}
         if base is traces[0] or near == base.sizes:
             raise
-    try:
-        stand_in = run.trace(near)
-        if not conflicts(base, [stand_in]):
-            return matched([stand_in])
-    except CostirError:
-        pass
-    return matched([])
+    ones = [n for n, v in near.items() if v != base.sizes[n]]
+    for point in (near, *({**base.sizes, n: 2} for n in ones[:2] if len(ones) > 1)):
+        try:
+            stand_in = run.trace(point)
+            if not conflicts(base, [stand_in]):
+                return matched([stand_in])
+        except CostirError as error:
+            problem = error
+    if len(traces) > 2:
+        return matched([])
+    raise problem  # two points would fit anything
 
 
 def _fitter(run: Run, checked: Sequence[Trace], names: Sequence[str]) -> Fitter:

@@ -77,16 +77,17 @@ def _other_sides(branch: Constraint, graph: Graph, base: Mapping[str, int]) -> I
         return
     others = [c.condition for c in graph.constraints if c is not branch]
     start = _inside(graph, base)
+    lonely: list[Side] = []
     for strict in (True, False):
         for n in names:
             values = [v for v in _candidates(start[n]) if _crosses(condition, others if strict else [], {**start, n: v})]
-            few = len(values) <= _FEW or max(values) < 2
-            free = sorted(v for v in values if v > 1)
-            if free and not few:
+            free = [v for v in values if v > 1]
+            if len(values) > _FEW and free:
                 apart = [v for v in free if v not in start.values()] or free  # equal sizes hide which of them is meant
                 yield Side({**start, n: apart[len(apart) // 3]}, {}, {})
-            for v in values if few else ():
-                yield Side({**start, n: v}, {n: f"the other side of {condition} ({branch.source})"}, {})
+            else:
+                lonely += [Side({**start, n: v}, {n: f"the other side of {condition} ({branch.source})"}, {}) for v in values]
+    yield from lonely
 
 
 def _meeting(condition: Any, base: Mapping[str, int]) -> Iterator[Side]:

@@ -7,7 +7,7 @@ from families import Run, model
 from torch import nn
 
 
-@model(refused="families_data.py:15")
+@model(refused="families_data.py:13")
 def branch_on_sum(B=4, D=6):
     def run(self, x):
         if x.sum() > 0:
@@ -17,7 +17,7 @@ def branch_on_sum(B=4, D=6):
     return Run(run, a=nn.Linear(D, D)), (torch.randn(B, D),), {}
 
 
-@model(refused="families_data.py:25")
+@model(refused="families_data.py:23")
 def item_as_length(B=4, D=6):
     def run(self, x):
         n = int(x.abs().max().item())
@@ -26,7 +26,7 @@ def item_as_length(B=4, D=6):
     return Run(run, a=nn.Linear(D, D)), (torch.randn(B, D),), {}
 
 
-@model(refused="families_data.py:34")
+@model(refused="families_data.py:32")
 def positive_rows(B=4, D=6):
     def run(self, x):
         return self.a(x[x[:, 0] > 0])
@@ -34,7 +34,7 @@ def positive_rows(B=4, D=6):
     return Run(run, a=nn.Linear(D, D)), (torch.randn(B, D),), {}
 
 
-@model(refused="families_data.py:42")
+@model(refused="families_data.py:40")
 def nonzero_rows(B=4, D=6):
     def run(self, x):
         rows = x[:, 0].relu().nonzero().squeeze(-1)
@@ -43,7 +43,7 @@ def nonzero_rows(B=4, D=6):
     return Run(run, a=nn.Linear(D, D)), (torch.randn(B, D),), {}
 
 
-@model(refused="families_data.py:52")
+@model(refused="families_data.py:49")
 def flag_input(B=4, D=6):
     def run(self, x, flag):
         if flag[0] > 1:
@@ -53,7 +53,7 @@ def flag_input(B=4, D=6):
     return Run(run, a=nn.Linear(D, D)), (torch.randn(B, D), torch.tensor([1, 2, 3])), {}
 
 
-@model(refused="families_data.py:62")
+@model(refused="families_data.py:59")
 def unique_tokens(B=4, V=60):
     def run(self, x):
         return self.a(torch.unique(x.round()))

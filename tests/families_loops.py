@@ -36,7 +36,7 @@ def growing_attention(B=2, T=6, D=4):
     return Run(run), (torch.randn(B, T, D),), {}
 
 
-@model({"B": 3, "T": 21, "W": 5}, {"B": 1, "T": 40, "W": 8}, {"B": 4, "T": 16, "W": 4})
+@model({"B": 3, "T": 20, "W": 5}, {"B": 1, "T": 40, "W": 8}, {"B": 4, "T": 16, "W": 4}, outside=({"B": 3, "T": 21, "W": 5},))
 def whole_chunks(B=2, T=12, W=3):
     def run(self, x):
         return torch.cat([self.out(c) for c in x.split(self.window, 1)], 1)
@@ -146,7 +146,7 @@ def skip_first_step(B=2, T=5, D=4):
     return Run(run, f=nn.Linear(D, D), g=nn.Linear(D, D)), (torch.randn(B, T, D),), {}
 
 
-@model({"B": 5, "T": 32, "D": 6}, {"B": 7, "T": 8, "D": 5}, outside=({"B": 7, "T": 12, "D": 5},))
+@model({"B": 5, "D": 6}, outside=({"B": 5, "T": 32, "D": 6}, {"B": 7, "T": 8, "D": 5}))
 def halving_loop(B=2, T=16, D=4):
     """log2(T) rounds: no formula of the supported kinds; a refusal is right, a wrong number is not."""
 

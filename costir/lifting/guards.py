@@ -131,7 +131,7 @@ class Regime:
         if not free:
             return None
         legal = _compiled(list(self.rules.values()), free, sizes)
-        choices = [_nearby(self.base.sizes[n], _granule(n, sizes, points[0])) for n in free]
+        choices = [_nearby(self.base.sizes[n], _granules(n, sizes, points[0])) for n in free]
         tuples = itertools.islice(itertools.product(*choices), 40_000)
         fitting = [dict(zip(free, c, strict=True)) for c in tuples if legal(*c)]
         fitting = [f for f in fitting if any(f[n] != self.base.sizes[n] for n in free)][:200]
@@ -158,20 +158,18 @@ def _compiled(rules: Sequence[Boolean], free: Sequence[str], sizes: Mapping[str,
     return lambda *values: all(test(*values))
 
 
-def _granule(name: str, sizes: Mapping[str, int], point: Mapping[str, int]) -> int:
-    """What the size was a multiple of at a point, among the sizes that divide it at the base."""
+def _granules(name: str, sizes: Mapping[str, int], point: Mapping[str, int]) -> list[int]:
+    """What the size was a multiple of at a point: the sizes that divide it at the base; a power of two."""
     inside = [m for m, v in sizes.items() if m != name and m in point and 1 < v < sizes[name] and sizes[name] % v == 0]
-    return math.lcm(*(point[m] for m in inside if point.get(name, 0) % point[m] == 0), 1)
+    even = math.gcd(sizes[name], point.get(name, 1), 16)
+    return [math.lcm(*(point[m] for m in inside if point.get(name, 0) % point[m] == 0), even), even]
 
 
-def _nearby(value: int, granule: int = 1) -> list[int]:
-    """Values to try, mixed: multiples that a point keeps, primes around the base, then everything close, then far multiples.
-
-    Even ones come first where the base is even: rotary positions halve a head.
-    """
-    kept = [k * granule for k in range(1, 64) if granule > 1 and value // 4 <= k * granule <= 4 * value + 8 * granule][:24]
+def _nearby(value: int, granules: Sequence[int] = ()) -> list[int]:
+    """Values to try, mixed: multiples that a point keeps, primes around the base, then everything close, then far multiples."""
+    kept = [k * g for g in granules for k in range(1, 64) if g > 1 and value // 4 <= k * g <= 4 * value + 8 * g][:48]
     close = [v for v in range(max(2, value // 3), min(3 * value + 12, value + 60))]
     far = [value * k // d for k, d in ((3, 2), (5, 3), (7, 4), (11, 8), (3, 4), (5, 8), (2, 1), (3, 1), (5, 1), (7, 1))]
     even = sorted((v for v in close if value % 2 == v % 2 == 0 and v != value), key=lambda v: abs(v - value))[:16]
     mixed = kept + even + [v for v in close if sp.isprime(v) and v != value] + [v for v in close if v != value] + far
-    return [v for v in dict.fromkeys(mixed) if v > 1][:80]
+    return [v for v in dict.fromkeys(mixed) if v > 1][:104]

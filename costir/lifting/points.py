@@ -32,11 +32,15 @@ def divisors(base: Mapping[str, int], names: Sequence[str], level: int) -> dict[
     """For each size, the sizes whose multiple it should stay: none (level 0), among widths (1, 2), among all (3)."""
     if level == 0:
         return {n: [] for n in names}
-    pool = [n for n in names if level == 3 or (n if len(n) == 1 else n.lower()) not in _LOOSE]
+    pool = [n for n in names if level == 3 or not _loose(n)]
     return {
         n: [d for d in pool if d != n and 1 < base[d] < base[n] and base[n] % base[d] == 0] if n in pool else []
         for n in names
     }  # fmt: skip
+
+
+def _loose(name: str) -> bool:
+    return (name if len(name) == 1 else name.lower()) in _LOOSE
 
 
 def _granule(base: int, level: int) -> int:
@@ -45,7 +49,8 @@ def _granule(base: int, level: int) -> int:
 
 
 def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], level: int,
-            multiples: Mapping[str, int] | None = None, small: bool = False) -> Iterator[tuple[Point, ...]]:  # fmt: skip
+            multiples: Mapping[str, int] | None = None, small: bool = False,
+            related: Sequence[tuple[str, str]] = ()) -> Iterator[tuple[Point, ...]]:  # fmt: skip
     """Triples of points, best first.
 
     Args:
@@ -55,24 +60,32 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         level: how many of the base sizes' divisibilities to keep, 0 to 3.
         multiples: numbers that a size must be a multiple of.
         small: start at 3: for programs that loop over a size.
+        related: where it is known which sizes are multiples of which: at level 1 only these are kept, and widths stay multiples
+            of 16 where they are.
     """
-    above = divisors(base, [n for n in names if n not in _BATCH] if small else names, level)
+    kept = [n for n in base if n not in names and not _loose(n)]  # sizes that stay, and that others must be multiples of
+    above = divisors(base, [n for n in names if n not in _BATCH] if small else [*kept, *names], level)
+    known = related if level == 1 and not small else ()
+    if known:
+        above = {n: [d for m, d in known if m == n and d in base and base[n] % base[d] == 0] for n in names}
     order = sorted(names, key=lambda n: base[n])
 
-    def grain(value: int) -> int:
+    def grain(name: str, value: int) -> int:
+        if known:
+            return 1 if _loose(name) else _granule(value, 2)
         return 1 if small else _granule(value, level)
 
     primes = (*_SMALL, *_PRIMES) if small else _PRIMES
     for shift in range(3):
         points: list[Point] = []
         for trial in range(3):
-            point: Point = {}
+            point: Point = {n: base[n] for n in kept}
             for i, n in enumerate(order):
                 if n in fixed:
                     point[n] = fixed[n][trial]
                     continue
                 asked = (multiples or {}).get(n, 1)
-                step = math.lcm(asked, grain(base[n]), *(point[d] * grain(base[n] // base[d]) for d in above.get(n, ()) if d in point))
+                step = math.lcm(asked, grain(n, base[n]), *(point[d] * grain(n, base[n] // base[d]) for d in above.get(n, ()) if d in point))
                 point[n] = step * primes[i + shift + _STEPS[trial]]
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):

@@ -84,10 +84,10 @@ def _unlike(run: Run, base: Trace, point: Mapping[str, int]) -> str:
     return f"another branch is taken at {clash[0].source}" if clash else ""
 
 
-def likely_culprits(names: Sequence[str], depths: Sequence[str]) -> list[str]:
-    """Sizes in the order in which they are suspected to steer the number of operators: layers, lengths, the rest."""
+def likely_culprits(names: Sequence[str], depths: Sequence[str], asked: Sequence[str] = ()) -> list[str]:
+    """Sizes in the order in which they are suspected to steer the program: those it asked about, layers, lengths, the rest."""
 
     def rank(n: str) -> int:
-        return 0 if n in depths else 1 if n[:1].lower() in "tslwe" else 2
+        return 0 if n in asked else 1 if n in depths else 2 if n[:1].lower() in "tslwe" else 3
 
     return sorted(names, key=rank)

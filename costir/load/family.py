@@ -35,6 +35,7 @@ class Family:
         trusted_layers: layers differ only through the lists in `per_layer`, not through their position.
         per_layer: config lists with one entry per layer, at the base depth.
         multiples: what a size must be a multiple of, where the model groups by a number that is no size (groups of experts).
+        related: pairs of sizes of which the first is likely to be a multiple of the second; empty where nothing is known.
         divisible: pairs of sizes of which the first must be a multiple of the second although no dimension says so (N and K).
         limits: the largest legal value of a size (T of a table of learned positions); the formulas hold up to there.
     """
@@ -50,6 +51,7 @@ class Family:
     trusted_layers: bool = False
     per_layer: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     multiples: Mapping[str, int] = field(default_factory=dict)
+    related: tuple[tuple[str, str], ...] = ()
     divisible: tuple[tuple[str, str], ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
 

@@ -31,6 +31,7 @@ HEADS = (
 )  # fmt: skip
 # Classes that cannot run on text alone, with the class of their text model.
 TEXT_ONLY = {"Llama4ForConditionalGeneration": "Llama4ForCausalLM"}
+RELATED = (("D", "N"), ("D", "N_dec"), ("N", "K"), ("I", "P"))  # whole head widths, groups of heads, patches
 SECTIONS = ("", "text_config", "vision_config", "audio_config", "encoder", "decoder")
 
 
@@ -119,6 +120,7 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
         trusted_layers=layers_follow_lists(config, text),
         per_layer=per_layer(config, text, layers) if layers else {},
         multiples=multiples(config, text, fields),
+        related=RELATED,
         divisible=(("N", "K"),) if {"N", "K"} <= sizes.keys() else (),
         limits={k: v for k, v in plan.limits.items() if k in sizes},
     )

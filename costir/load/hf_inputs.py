@@ -117,6 +117,8 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
     longest = _positions(config, owner)
     limits = {} if _unlimited(owner) or not longest else {"T": longest}
     recurrent = any(getattr(owner, n, None) for n in ("state_size", "attention_hidden_size"))
+    if getattr(getattr(owner, "attn_config", None), "alibi", False):  # biases are made for the longest text and cut
+        limits, longest = {"T": longest}, longest // 2
     base = min(longest or (128 if recurrent else 1024), LONGEST_BASE)  # a loop over the text is traced step by step
     if "decoder_input_ids" in parameters:
         ids = {"input_ids": Input(("B", "S"), True), "decoder_input_ids": Input(("B", "T"), True)}

@@ -1,0 +1,99 @@
+"""Matching the calls of traces: every call of every trace is in exactly one item, as often as it ran."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costir.errors import LiftError
+from costir.ir import Constraint
+from costir.lifting.align import Item, Key, align, fold_path, occurrences
+from costir.lifting.implied import without_implied
+from costir.symbolic import size
+from costir.tracing.recorder import Event, RawTensor
+
+
+def _event(*shape: int, path: str = "f", op: str = "aten.relu.default", ref: int = 0, source: str = "m.py:1") -> Event:
+    x = RawTensor(shape, "float32", (), "activation", ref)
+    return Event(op, (("self", x),), (x._replace(ref=ref + 1),), path, source, "forward")
+
+
+def _align(*traces: list[Event]) -> list[Item]:
+    known: dict[Key, Key] = {}
+    return align([occurrences(t, lambda k: known.setdefault(k, k)) for t in traces])
+
+
+def _calls(item: Item, trace: int) -> list[tuple[int, ...]]:
+    """The shapes that an item stands for in one trace."""
+    if item.ramp is None:
+        return [item.ints[trace]] * item.counts[trace]
+    *start, rounds = item.ints[trace]
+    return [tuple(s + i * d for s, d in zip(start, item.ramp[trace], strict=True)) for i in range(rounds)] * item.counts[trace]
+
+
+def _covered(items: list[Item], traces: list[list[Event]]) -> None:
+    for n, t in enumerate(traces):
+        want = sorted((*e.args[0][1].shape, *e.outputs[0].shape) for e in t)
+        assert sorted(c for i in items for c in _calls(i, n)) == want
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(2, 9), min_size=3, max_size=3, unique=True), st.integers(1, 3))
+def test_growing_loops_are_covered(lengths: list[int], operands: int) -> None:
+    traces = []
+    for n in lengths:
+        events = []
+        for t in range(1, n + 1):
+            events += [_event(5, 7 * n + k, ref=10 * t + k) for k in range(operands - 1)]
+            events.append(_event(5, t, ref=10 * t + 9))
+        traces.append(events)
+    _covered(_align(*traces), traces)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=3), st.integers(1, 3))
+def test_layers_are_covered(depths: list[int], kinds: int) -> None:
+    traces = [[_event(3 + k, 50 + d, path=f"layers.{i}.f") for i in range(d) for k in range(kinds)] for d in depths]
+    _covered(_align(*traces), traces)
+
+
+def test_the_same_memory_twice_is_another_call() -> None:
+    x, y = RawTensor((4, 4), "float32", (), "activation", 1), RawTensor((4, 4), "float32", (), "activation", 2)
+    square = Event("aten.mul.Tensor", (("self", x), ("other", x)), (y,), "f", "m.py:1", "forward")
+    other = Event("aten.mul.Tensor", (("self", x), ("other", y)), (y._replace(ref=3),), "f", "m.py:1", "forward")
+    items = _align([square, other, other], [square, other])
+    assert sorted(i.counts for i in items) == [(1, 1), (2, 1)]
+
+
+def test_what_cannot_be_matched_names_its_line() -> None:
+    with pytest.raises(LiftError, match=r"aten.relu at m.py:1 in f"):
+        _align([_event(2, 3)], [_event(2, 3, op="aten.gelu.default")])
+    with pytest.raises(LiftError, match="follow no formula"):
+        _align([_event(1), _event(2), _event(4)], [_event(1), _event(2), _event(4), _event(8)])
+
+
+def test_paths_without_indices() -> None:
+    assert fold_path("model.layers.3.mlp.0") == "model.layers.*.mlp.*"
+    assert fold_path("rnn.weight_ih_l12_reverse") == "rnn.weight_ih_l*_reverse"
+    assert fold_path("block3.conv1") == "block3.conv1"
+
+
+def _reduced(*conditions: object) -> list[object]:
+    return [c.condition for c in without_implied([Constraint(c) for c in conditions])]  # type: ignore[arg-type]
+
+
+def test_conditions_that_follow_from_others_are_dropped() -> None:
+    import sympy as sp
+
+    T, D, N, B = (size(n) for n in "TDNB")
+    divides = lambda a, b: sp.Eq(sp.Mod(a, b, evaluate=False), 0, evaluate=False)
+    assert _reduced(sp.Ne(T, 1), sp.Gt(T, 1)) == [sp.Gt(T, 1)]
+    assert _reduced(sp.Ge(T, 16), sp.Ge(T, 64)) == [sp.Ge(T, 64)]
+    assert _reduced(sp.Lt(T, D), sp.Le(T, D)) == [sp.Lt(T, D)]
+    assert _reduced(divides(D, N), divides(B * T * D, N)) == [divides(D, N)]
+    assert _reduced(divides(D, 4), divides(D, 2)) == [divides(D, 4)]
+    assert _reduced(sp.Gt(T, 1), sp.Gt(D, 1)) == [sp.Gt(T, 1), sp.Gt(D, 1)]
+    assert _reduced(sp.Gt(T, 1), sp.Gt(T, 1)) == [sp.Gt(T, 1)]
+    assert _reduced(sp.Ge(T, 64), sp.Lt(T, 16)) == [sp.Ge(T, 64), sp.Lt(T, 16)]
+    assert _reduced(divides(D, N), sp.Gt(sp.floor(D / N), 8)) == [divides(D, N), sp.Gt(D / N, 8)]

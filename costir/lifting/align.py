@@ -19,6 +19,8 @@ from costir.tracing.recorder import Event, RawTensor
 Ints = tuple[int, ...]
 # Floating arguments on which a cost depends: factors that are skipped, exponents that are products.
 _TELLING = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 4.0, 0.5, -0.5, float("inf"), float("-inf")))
+# Arguments that are factors or fill values: no cost depends on them, whatever they are.
+_FACTORS = frozenset(("other", "scale", "fill_value", "s"))
 _HINT = "keep the size that steers it as a number with --keep"
 
 
@@ -85,7 +87,8 @@ def _occurrence(event: Event, intern: Any) -> Occurrence:
     ints: list[int] = []
     layout: list[Any] = []
     event = _compact(event)
-    skeleton = (tuple([(k, _strip(v, ints, layout)) for k, v in event.args]), tuple([_strip(o, ints, layout) for o in event.outputs]))
+    arguments = [(k, float if isinstance(v, float) and k in _FACTORS else _strip(v, ints, layout)) for k, v in event.args]
+    skeleton = (tuple(arguments), tuple([_strip(o, ints, layout) for o in event.outputs]))
     key = intern(Key(event.phase, fold_path(event.path), event.op, event.source, event.site, skeleton))
     first: dict[int, int] = {}
     return Occurrence(key, tuple(ints), event.path, tuple([(e, first.setdefault(r, len(first))) for e, r in layout]), event)

@@ -105,6 +105,10 @@ def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], pro
         if isinstance(again, Lifted):
             return again
         names, problem = rest, again
+    for n, m in itertools.islice(((n, m) for n, m in itertools.combinations(names, 2) if base.sizes[n] == base.sizes[m] > 1), 3):
+        tied = _vary(dataclasses.replace(run, ties={**run.ties, n: (m,)}), base, [x for x in names if x != n], pins, levels=(1,))
+        if isinstance(tied, Lifted):
+            return tied
     asked = {problem.guard.left, problem.guard.right} if isinstance(problem, _Branch) else set()
     suspects = [n for n in names if n not in run.depth.names or not run.depth.trusted]
     for n in likely_culprits(suspects, run.depth.names, [n for n in names if base.sizes[n] in asked])[:4]:
@@ -270,10 +274,10 @@ def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], l
     except LiftError as error:
         problem: CostirError = error
         near = {n: 2 if v == 1 and n not in run.depth.names else v for n, v in base.sizes.items()}
-        if base is traces[0] or near == base.sizes:
+        if base is traces[0]:
             raise
     ones = [n for n, v in near.items() if v != base.sizes[n]]
-    for point in (near, *({**base.sizes, n: 2} for n in ones[:2] if len(ones) > 1)):
+    for point in () if not ones else (near, *({**base.sizes, n: 2} for n in ones[:2] if len(ones) > 1)):
         try:
             stand_in = run.trace(point)
             if not conflicts(base, [stand_in]):

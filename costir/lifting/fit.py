@@ -205,9 +205,14 @@ class Fitter:
         if self._sums is None:
             base = [size(n) for n in self.names]
             sums = [b + c for b in base for c in (-1, 1, -2, 2, -3, 3)] + [2 * b + c for b in base for c in (-1, 1)]
+            sums += [g(b, Integer(q)) for b, q, g in itertools.product(base, (2, 3, 4, 8), (floor_div, ceil_div)) if self._shows(b, q)]
             sums += [a + s * b for a in base for b in base if a != b for s in (1, 2, -1, 3)]
             self._sums = [(e, tuple([int(v) for v in self.at(e)])) for e in dict.fromkeys(sums)]
         return self._sums
+
+    def _shows(self, symbol: Expr, q: int) -> bool:
+        """Whether the points have more than one remainder of a size: else floor and ceiling look alike."""
+        return len({int(v) % q for v in self.at(symbol)}) > 1
 
     def _by_period(self, vector: Vector) -> Iterator[Expr]:
         """How many layers of a kind there are, where kinds alternate: ceil((L - r)/p), times a product of sizes."""
@@ -235,15 +240,16 @@ class Fitter:
         return bool(e.is_Add or e.has(sp.floor, sp.ceiling))
 
     def _floors(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
-        for w, v in table:
-            ratio = Fraction(vector[0], int(v[0])).limit_denominator(64)
-            for q in dict.fromkeys((ratio, Fraction(vector[1], int(v[1])).limit_denominator(64))):
-                if q <= 0 or q.denominator == 1:
-                    continue
-                top = w * q.numerator
-                yield floor_div(top, Integer(q.denominator))
-                yield ceil_div(top, Integer(q.denominator))
-                yield from (floor_div(top, Integer(q.denominator)) + c for c in (1, -1, 2))
+        """floor or ceiling of p/q of a size or product, small q first, where the points show more than one remainder."""
+        for q in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32):
+            for w, v in table:
+                values = [int(x) for x in v]
+                p = round(Fraction(vector[0] * q, values[0]))
+                for top in dict.fromkeys((p, p - 1, p + 1)):
+                    if top < 1 or (top > q and top % q == 0) or len({x * top % q for x in values}) < 2:
+                        continue
+                    if all(abs(n * q - x * top) <= 2 * q for n, x in zip(vector, values, strict=True)):
+                        yield from (floor_div(w * top, Integer(q)), ceil_div(w * top, Integer(q)))
 
     def _affine(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
         """a*u + b*v + c with whole a, b in -8..8, from the first two points; the others decide."""

@@ -86,7 +86,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                     continue
                 asked = (multiples or {}).get(n, 1)
                 step = math.lcm(asked, grain(n, base[n]), *(point[d] * grain(n, base[n] // base[d]) for d in above.get(n, ()) if d in point))
-                point[n] = step * primes[i + shift + _STEPS[trial]]
+                point[n] = step * primes[i + shift + (trial if small else _STEPS[trial])]
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):
             yield tuple(points)

@@ -41,7 +41,8 @@ def main(tiny: bool = False) -> dict[str, float]:
     small = TINY if tiny else LLAMA_8B
     large = {**TINY, "L": 6} if tiny else LLAMA_405B
     numbers: dict[str, float] = {}
-    for phase, backward in (("forward", False), ("forward+backward", True)):
+    phases = {"forward": False} if tiny else {"forward": False, "forward+backward": True}
+    for phase, backward in phases.items():
         calls: dict[str, Callable[[], Any]] = {
             "FlopCounterMode 8B": partial(count_once, small, backward),
             "costir 8B": partial(analyse, small, backward),

@@ -18,13 +18,13 @@ from costir.lifting import depth as layers
 from costir.lifting.align import Item, Key, align, occurrences
 from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter
-from costir.lifting.guards import Regime, conditions, conflicts
+from costir.lifting.guards import Regime, conditions, conflicts, roundings
 from costir.lifting.implied import is_divisibility, without_implied
 from costir.lifting.points import DEPTH_NAMES, Point, breaking, generic
 from costir.lifting.steps import derived
 from costir.lifting.stuck import Run, find_stuck, find_ties, likely_culprits
 from costir.load.family import Family
-from costir.symbolic import Integer, size
+from costir.symbolic import Integer, holds, size
 from costir.trace import Trace
 from costir.tracing.dims import Guard
 from costir.tracing.recorder import Event
@@ -239,6 +239,8 @@ def _evened(traces: Sequence[Trace], points: tuple[Point, ...]) -> tuple[Point, 
 
 def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinned: Mapping[str, str]) -> Lifted:
     """Match the traces and fit every number."""
+    if any(map(_empty, traces)) and not _empty(base):
+        raise LiftError("at sizes near the base the model makes tensors without elements", "choose larger base sizes")
     checked, items, stored = _matched(run, traces, base)
     fitter = _fitter(run, checked, names) if names else None
     lifter = Lifter(fitter)
@@ -247,11 +249,20 @@ def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinn
     held = tuple(lifter.weight(i) for i in stored)
     constraints = _stated(run, names, pinned)
     constraints += conditions(checked, base, fitter) if fitter is not None else []
+    constraints += roundings(checked, fitter) if fitter is not None else []
     constraints += lifter.whole()
+    broken = next((c for c in constraints if not holds(c.condition, {size(n): v for n, v in run.family.sizes.items()})), None)
+    if broken is not None:
+        raise LiftError(f"sizes near the base are of another kind: there {broken}", "choose other base sizes")
     notes = dict.fromkeys((*run.family.notes, *base.notes))
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes))
     guessed = fitter is not None and fitter.guessed
     return Lifted(graph, guessed=guessed) if base in checked else Lifted(graph, base.events, base.sizes, guessed)
+
+
+def _empty(t: Trace) -> bool:
+    """Whether some operator makes a tensor without elements: a degenerate run, such as that of less than one group."""
+    return any(0 in o.shape for e in t.events for o in e.outputs)
 
 
 def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], list[Item], list[Item]]:

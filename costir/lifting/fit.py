@@ -257,7 +257,7 @@ class Fitter:
             return  # nothing would be left to decide
         for u, uv in table:
             slope = Fraction(vector[1] - vector[0], int(uv[1] - uv[0])) if uv[1] != uv[0] else None
-            if slope is not None and slope.denominator <= 16:
+            if slope is not None and slope.denominator <= 64:
                 yield u * sp.Rational(slope.numerator, slope.denominator) + vector[0] - sp.Rational(
                     slope.numerator, slope.denominator) * uv[0]  # fmt: skip
         for (u, uv), (w, wv) in itertools.combinations(table, 2):

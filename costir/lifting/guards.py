@@ -11,10 +11,11 @@ import sympy as sp
 from costir.errors import LiftError
 from costir.ir import Constraint
 from costir.lifting.fit import Fitter, independent
-from costir.lifting.steps import derived, floored
+from costir.lifting.steps import combined, derived, floored, settled
 from costir.symbolic import Boolean, Expr, holds, size
 from costir.trace import Trace
 from costir.tracing.dims import Guard
+from costir.tracing.frames import is_library_file
 
 _RELATIONS = {"<": sp.Lt, "<=": sp.Le, ">": sp.Gt, ">=": sp.Ge, "==": sp.Eq, "!=": sp.Ne}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
@@ -65,6 +66,21 @@ def conditions(traces: Sequence[Trace], base: Trace, fitter: Fitter) -> list[Con
                 if known is None or branch > known.branch:
                     found[str(condition)] = Constraint(condition, row[0].source, branch)
     return list(found.values())
+
+
+def roundings(traces: Sequence[Trace], fitter: Fitter) -> list[Constraint]:
+    """Conditions that what the program rounded comes out as it did in every trace."""
+    found = []
+    for step, d in settled([t.steps for t in traces]):
+        a, b = fitter.exact(d.left), fitter.exact(d.right)
+        if a is None or b is None:
+            continue
+        e = sp.Mod(a, b, evaluate=False) if d.op == "%" else combined(d.op, d.scale, a, b)
+        condition = sp.Eq(e, step.value, evaluate=False) if e.free_symbols else sp.true
+        if condition != sp.true:
+            file, line, _ = step.place
+            found.append(Constraint(condition, f"{file.rsplit('/', 1)[-1]}:{line}", branch=not is_library_file(file)))
+    return found
 
 
 def condition_of(row: Sequence[Guard], fitter: Fitter) -> Boolean | None:

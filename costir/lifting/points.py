@@ -32,9 +32,11 @@ def divisors(base: Mapping[str, int], names: Sequence[str], level: int) -> dict[
     """For each size, the sizes whose multiple it should stay: none (level 0), among widths (1, 2), among all (3)."""
     if level == 0:
         return {n: [] for n in names}
+    place = {n: i for i, n in enumerate(names)}  # of equal sizes the first named is the multiple: query heads, key heads
     pool = [n for n in names if level == 3 or not _loose(n)]
     return {
-        n: [d for d in pool if d != n and 1 < base[d] < base[n] and base[n] % base[d] == 0] if n in pool else []
+        n: [d for d in pool if d != n and base[d] > 1 and base[n] % base[d] == 0 and (base[d] < base[n] or (level == 3 and place[n] < place[d]))]
+        if n in pool else []
         for n in names
     }  # fmt: skip
 
@@ -68,7 +70,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
     known = related if level == 1 and not small else ()
     if known:
         above = {n: [d for m, d in known if m == n and d in base and base[n] % base[d] == 0] for n in names}
-    order = sorted(names, key=lambda n: base[n])
+    order = sorted(reversed(list(names)), key=lambda n: base[n])
 
     def grain(name: str, value: int) -> int:
         if known:

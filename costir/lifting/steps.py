@@ -11,6 +11,7 @@ import sympy as sp
 
 from costir.symbolic import Expr, Integer, ceil_div, floor_div
 from costir.tracing.dims import Step
+from costir.tracing.frames import is_user_file
 
 Vector = tuple[int, ...]
 ROUNDING = frozenset(("//", "%", "floor", "ceil"))
@@ -40,6 +41,23 @@ def derived(traces: Sequence[Sequence[Step]]) -> dict[Vector, list[Derived]]:
                 known = found.setdefault(value, [])
                 if entry not in known and len(known) < 8:
                     known.append(entry)
+    return found
+
+
+def settled(traces: Sequence[Sequence[Step]]) -> list[tuple[Step, Derived]]:
+    """Roundings of the user's that give one number in all traces although they are of different sizes: ceil(T/W) == 1.
+
+    The formulas then hold only where they give that number.
+    """
+    tables = [_by_place(steps) for steps in traces]
+    found = []
+    for key, first in tables[0].items():
+        columns = [t.get(key, []) for t in tables]
+        if key[1] not in ROUNDING or not is_user_file(key[0][0]) or any(len(c) != len(first) for c in columns):
+            continue
+        for row in zip(*columns, strict=True):
+            if len({s.value for s in row}) == 1 and len({(s.left, s.right) for s in row}) > 1:
+                found.append((row[0], Derived(key[1], key[2], tuple([s.left for s in row]), tuple([s.right for s in row]))))
     return found
 
 

@@ -25,6 +25,7 @@ class Run:
         family, phase, optimizer: what is run.
         depth: how layers repeat.
         ties: sizes that must be the product of others.
+        known: traces made so far, by point.
         loops: the program runs more operators at larger sizes.
     """
 
@@ -34,13 +35,18 @@ class Run:
     depth: layers.Depth
     ties: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     loops: bool = False
+    known: dict[tuple[int, ...], Trace] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def trace(self, point: Mapping[str, int]) -> Trace:
         """One trace, tied sizes following the others."""
         full = dict(point)
         for n, others in self.ties.items():
             full[n] = math.prod(full[o] for o in others)
-        return trace.run(self.family, {n: full[n] for n in self.family.sizes}, self.phase, self.optimizer)
+        point = {n: full[n] for n in self.family.sizes}
+        key = tuple(point.values())
+        if key not in self.known:
+            self.known[key] = trace.run(self.family, point, self.phase, self.optimizer)
+        return self.known[key]
 
 
 def find_stuck(run: Run, base: Trace, names: Sequence[str]) -> dict[str, str]:

@@ -119,7 +119,7 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
         depth=tuple(f.letter for f in fields if f.letter in ("L", "L_dec")),
         trusted_layers=layers_follow_lists(config, text),
         per_layer=per_layer(config, text, layers) if layers else {},
-        multiples=multiples(config, text, fields),
+        multiples={**plan.multiples, **multiples(config, text, fields)},
         related=RELATED,
         divisible=(("N", "K"),) if {"N", "K"} <= sizes.keys() else (),
         limits={k: v for k, v in plan.limits.items() if k in sizes},

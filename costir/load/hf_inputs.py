@@ -13,6 +13,9 @@ from costir.load.hf_sizes import section
 
 BASE_BATCH = 1
 LONGEST_BASE = 2048
+STEPS = 32  # tokens where the text is read one by one
+STEPPED = ("state_size", "attention_hidden_size", "mamba_d_state", "lru_width")
+CHUNKS = ("chunk_size", "mamba_chunk_size")
 SAMPLES = 16000  # one second of sound
 MEL_FIELDS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "feature_size", "n_mels", "mel_bins")
 # Learned positions begin after the padding token: two fewer tokens than the table has rows.
@@ -47,6 +50,7 @@ class InputPlan:
         inputs: by argument name.
         sizes: base values of the sizes that only inputs have (B, T, S).
         limits: largest legal values of these.
+        multiples: what these must be multiples of.
         options: other arguments, such as use_cache=False.
         vision: the section that holds the image sizes, or None where no image is given.
         fields: sizes of the inputs that configuration fields hold: letter -> (section, field).
@@ -58,6 +62,7 @@ class InputPlan:
     sizes: dict[str, int]
     numbers: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    multiples: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     vision: str | None = None
     fields: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -116,10 +121,15 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
     owner = section(config, text)
     longest = _positions(config, owner)
     limits = {} if _unlimited(owner) or not longest else {"T": longest}
-    recurrent = any(getattr(owner, n, None) for n in ("state_size", "attention_hidden_size"))
+    steps = [n for n in STEPPED if getattr(owner, n, None)]
+    chunk = next((v for n in CHUNKS if type(v := getattr(owner, n, None)) is int and v > 1), 0)
     if getattr(getattr(owner, "attn_config", None), "alibi", False):  # biases are made for the longest text and cut
         limits, longest = {"T": longest}, longest // 2
-    base = min(longest or (128 if recurrent else 1024), LONGEST_BASE)  # a loop over the text is traced step by step
+    base = min(longest or 1024, LONGEST_BASE)
+    if chunk:  # text is padded to whole chunks: take whole ones
+        base = 4 * chunk
+    elif steps:  # a loop over the text is traced step by step
+        base = min(base, STEPS)
     if "decoder_input_ids" in parameters:
         ids = {"input_ids": Input(("B", "S"), True), "decoder_input_ids": Input(("B", "T"), True)}
         limits |= {"S": limits["T"]} if limits else {}
@@ -141,7 +151,8 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
             inputs["pixel_values"] = _image(section(config, vision))
             numbers = _side(section(config, vision))
             notes += ("sizes of vision_config other than I and P are kept as numbers",)
-    return InputPlan(inputs, {"B": BASE_BATCH, "T": base}, numbers, limits, vision=vision, notes=notes)
+    multiples = {"T": chunk} if chunk else {}
+    return InputPlan(inputs, {"B": BASE_BATCH, "T": base}, numbers, limits, multiples, vision=vision, notes=notes)
 
 
 def _positions(config: Any, owner: Any) -> int:

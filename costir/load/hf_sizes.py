@@ -53,6 +53,9 @@ POSITIONAL = (
 )  # fmt: skip
 
 
+# Groups of heads that share their state; their number divides that of the heads.
+SHARED = ("n_groups", "mamba_n_groups", "mamba_ngroups")
+
 # A configuration that has one of these is a pyramid of stages; the number of stages is no number of equal layers.
 STAGES = ("depths", "hidden_sizes")
 
@@ -153,8 +156,12 @@ def other_names(owner: Any, name: str) -> list[str]:
 
 def multiples(config: Any, text: str, sizes: list[SizeField]) -> dict[str, int]:
     """What sizes must be multiples of because of fields that are no sizes: groups of experts, heads of a fixed width."""
-    found = {s.letter: math.lcm(*(s.value // math.gcd(b, s.value) for _, _, b in s.scaled)) for s in sizes if s.scaled}
-    groups = read(section(config, text), "n_group")
+    owner = section(config, text)
+    shared = next((v for n in SHARED if type(v := read(owner, n)) is int and v > 1), 1)
+    found = {
+        s.letter: math.lcm(*(s.value * shared // math.gcd(b, s.value * shared) for _, _, b in s.scaled)) for s in sizes if s.scaled
+    }
+    groups = read(owner, "n_group")
     if type(groups) is int and groups > 1 and any(s.letter == "E" for s in sizes):
         found["E"] = groups
     return found

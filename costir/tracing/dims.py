@@ -103,7 +103,7 @@ def _step(op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -
     if _log and len(_log[-1][1]) < _MOST_STEPS:
         frame = sys._getframe(2)
         code = frame.f_code
-        place = code.co_filename, code.co_firstlineno, frame.f_lasti
+        place = code.co_filename, frame.f_lineno, frame.f_lasti
         _log[-1][1][Step(place, op, scale, int(left), int(right), int(value))] = None
     return Dim(value)
 

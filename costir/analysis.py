@@ -312,15 +312,15 @@ class Analysis:
         return Point(values, {q: _exact(e, q) for q, e in self._at_ones(regime, values, found).items()})
 
     def _at_ones(self, regime: Analysis, values: Mapping[str, int], said: dict[str, Expr]) -> dict[str, Expr]:
-        """Where dimensions become 1, what a run there costs: programs take shortcuts at 1. Equal where they take none."""
+        """Where programs take shortcuts (dimensions of 1, known others), what a run there costs. Equal where they take none."""
         from costir.load.family import Family
-        from costir.recount import counted, ones
+        from costir.recount import counted, has_shortcut, ones
 
         if self.origin is None or not isinstance(self.origin.subject, Family):
             return said
         full = {**self.origin.subject.sizes, **self.origin.fixed, **values}
         which = id(regime), ones(regime.graph, values)
-        if not which[1] or which in self._same_at_ones:
+        if which in self._same_at_ones or not (which[1] or has_shortcut(regime.graph)):
             return said
         seen = counted(self.origin.subject, full, self.phase, self.origin.optimizer, self.conventions)
         if seen is None:

@@ -19,7 +19,7 @@ from costir.lifting.align import Item, Key, align, occurrences
 from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter
 from costir.lifting.guards import Regime, conditions, conflicts, roundings
-from costir.lifting.implied import is_divisibility, without_implied
+from costir.lifting.implied import is_divisibility, plain_calls, without_implied
 from costir.lifting.points import DEPTH_NAMES, Point, breaking, generic
 from costir.lifting.steps import derived
 from costir.lifting.stuck import Run, find_stuck, find_ties, likely_culprits
@@ -254,6 +254,7 @@ def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinn
     broken = next((c for c in constraints if not holds(c.condition, {size(n): v for n, v in run.family.sizes.items()})), None)
     if broken is not None:
         raise LiftError(f"sizes near the base are of another kind: there {broken}", "choose other base sizes")
+    calls = plain_calls(calls, constraints)
     notes = dict.fromkeys((*run.family.notes, *base.notes))
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes))
     guessed = fitter is not None and fitter.guessed

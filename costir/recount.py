@@ -14,6 +14,7 @@ from costir.ir import LOOP, Conventions, Cost, Graph, Tensor
 from costir.load.family import Family
 from costir.symbolic import Expr, Integer, size, total
 
+SHORTCUT = "torch takes a shortcut"
 _MOST_CALLS = 20_000  # a longer run takes seconds
 
 
@@ -30,6 +31,11 @@ def ones(graph: Graph, values: Mapping[str, int]) -> frozenset[Expr]:
     if sum(int(c.count.xreplace(point)) for c in graph.calls if c.count.xreplace(point).is_Integer) > _MOST_CALLS:
         return frozenset()
     return frozenset(d for d in dims if d.xreplace(point) == 1)
+
+
+def has_shortcut(graph: Graph) -> bool:
+    """Whether the base itself was seen to move other bytes than the formulas say."""
+    return any(SHORTCUT in n for n in graph.notes)
 
 
 def counted(family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions) -> dict[str, Expr] | None:

@@ -13,6 +13,7 @@ from costir.errors import CostirError, LiftError
 from costir.ir import Constraint, Graph, Node
 from costir.lift import Lifted, lift
 from costir.load.family import Family
+from costir.recount import SHORTCUT
 from costir.symbolic import Expr, Integer, Symbol, size, total
 from costir.trace import concrete
 
@@ -147,7 +148,7 @@ def confirmed(lifted: Lifted) -> Graph:
                         "choose base sizes of 2 or more")  # fmt: skip
     if seen[1] == said[1]:
         return lifted.graph
-    note = f"at {ones} torch takes a shortcut: {float(seen[1] / said[1] - 1):+.1%} bytes; the formulas are those for 2 and more"
+    note = f"at {ones} {SHORTCUT}: {float(seen[1] / said[1] - 1):+.1%} bytes; the formulas are those for 2 and more"
     return dataclasses.replace(lifted.graph, notes=(*lifted.graph.notes, note))
 
 

@@ -22,7 +22,7 @@ class Attention(nn.Module):
 
 
 @model({"B": 3, "T": 12, "L": 4, "D": 8}, {"B": 2, "T": 30, "L": 10, "D": 4}, {"B": 2, "T": 30, "L": 7, "D": 4})
-def every_second_sliding(B=2, T=10, L=6, D=8):
+def every_second_sliding(B=2, T=10, L=4, D=8):
     return nn.Sequential(*[Attention(D, 4 if i % 2 else None) for i in range(L)]), (torch.randn(B, T, D),), {}
 
 

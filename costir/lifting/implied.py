@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import sympy as sp
 
-from costir.ir import Constraint
+from costir.ir import Call, Constraint, Tensor
+from costir.symbolic import Expr
 
 _ORDER = (sp.Lt, sp.Le, sp.Gt, sp.Ge)
 
@@ -40,6 +42,25 @@ def _plain(c: Constraint, constraints: Sequence[Constraint]) -> Constraint:
     for top, bottom in whole:
         condition = condition.xreplace({sp.floor(top / bottom): top / bottom, sp.ceiling(top / bottom): top / bottom})
     return Constraint(condition, c.source, c.branch) if condition != c.condition else c
+
+
+def plain_calls(calls: Sequence[Call], constraints: Sequence[Constraint]) -> tuple[Call, ...]:
+    """The calls with floors of quotients taken away that the constraints make whole: one form for one number."""
+    pairs = [c.condition.lhs.args for c in constraints if is_divisibility(c.condition)]
+    table = {f(top / bottom): top / bottom for top, bottom in pairs for f in (sp.floor, sp.ceiling)}
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, Expr):
+            return x.xreplace(table) if x.has(sp.floor, sp.ceiling) else x
+        if isinstance(x, Tensor):
+            return dataclasses.replace(x, shape=plain(x.shape)) if any(d.has(sp.floor, sp.ceiling) for d in x.shape) else x
+        return tuple([plain(i) for i in x]) if isinstance(x, tuple) else x
+
+    def plain_call(c: Call) -> Call:
+        args = {k: plain(v) for k, v in c.args.items()}
+        return dataclasses.replace(c, args=args, outputs=plain(c.outputs), count=plain(c.count))
+
+    return tuple([plain_call(c) for c in calls]) if table else tuple(calls)
 
 
 def is_divisibility(condition: Any) -> bool:

@@ -15,7 +15,8 @@ BASE_BATCH = 1
 LONGEST_BASE = 2048
 STEPS = 32  # tokens where the text is read one by one
 STEPPED = ("state_size", "attention_hidden_size", "mamba_d_state", "lru_width")
-CHUNKS = ("chunk_size", "mamba_chunk_size")
+CHUNKS = ("chunk_size", "mamba_chunk_size", "attention_window")
+BLOCK_SPARSE = frozenset({"big_bird", "bigbird_pegasus"})
 SAMPLES = 16000  # one second of sound
 MEL_FIELDS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "feature_size", "n_mels", "mel_bins")
 # Learned positions begin after the padding token: two fewer tokens than the table has rows.
@@ -122,12 +123,12 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
     longest = _positions(config, owner)
     limits = {} if _unlimited(owner) or not longest else {"T": longest}
     steps = [n for n in STEPPED if getattr(owner, n, None)]
-    chunk = next((v for n in CHUNKS if type(v := getattr(owner, n, None)) is int and v > 1), 0)
+    chunk = _chunk(owner, longest)
     if getattr(getattr(owner, "attn_config", None), "alibi", False):  # biases are made for the longest text and cut
         limits, longest = {"T": longest}, longest // 2
     base = min(longest or 1024, LONGEST_BASE)
     if chunk:  # text is padded to whole chunks: take whole ones
-        base = 4 * chunk
+        base = max(4, base // chunk) * chunk
     elif steps:  # a loop over the text is traced step by step
         base = min(base, STEPS)
     if "decoder_input_ids" in parameters:
@@ -153,6 +154,15 @@ def _text(cls: Any, config: Any, text: str, parameters: Mapping[str, Any]) -> In
             notes += ("sizes of vision_config other than I and P are kept as numbers",)
     multiples = {"T": chunk} if chunk else {}
     return InputPlan(inputs, {"B": BASE_BATCH, "T": base}, numbers, limits, multiples, vision=vision, notes=notes)
+
+
+def _chunk(owner: Any, longest: int) -> int:
+    """The length of the pieces that the text is cut into, where several fit; 0 where it is not cut."""
+    names = (*CHUNKS, "block_size") if getattr(owner, "model_type", "") in BLOCK_SPARSE else CHUNKS
+    values = [getattr(owner, n, None) for n in names]
+    found = [max(v) if isinstance(v, list | tuple) and v else v for v in values]
+    chunk = next((v for v in found if type(v) is int and v > 1), 0)
+    return chunk if not longest or 4 * chunk <= longest else 0
 
 
 def _positions(config: Any, owner: Any) -> int:

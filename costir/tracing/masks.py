@@ -26,7 +26,11 @@ def known_values(recorder: Recorder) -> Iterator[None]:
         return
     library = importlib.import_module("transformers.utils.import_utils")
     masks = importlib.import_module("transformers.masking_utils")
+    quiet = importlib.import_module("transformers.utils.logging")
+    level = quiet.get_verbosity()
     with contextlib.ExitStack() as stack:
+        quiet.set_verbosity_error()
+        stack.callback(quiet.set_verbosity, level)
         if hasattr(library, "is_fake_tensor"):
             stack.enter_context(mock.patch.object(library, "is_fake_tensor", lambda t: _unknown(recorder, t)))
         if hasattr(masks, "find_packed_sequence_indices"):

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
-LIMIT = 1 << 16  # elements; larger tensors have no values
+LIMIT = 1 << 22  # elements, as many as a mask of 2048 x 2048; larger tensors have no values
 _RANDOM = ("rand", "bernoulli", "normal", "multinomial", "uniform", "exponential", "dropout", "empty", "geometric", "cauchy")
 
 

@@ -105,7 +105,7 @@ def test_one_pass_without_cache():
         (QWEN3_MOE, MOE_SIZES, {}),
         ({"model_type": "resnet"}, {"B": 1, "I": 224}, {}),
         ({"model_type": "roberta", "max_position_embeddings": 514}, {**BERT_SIZES, "V": 50265}, {"T": 512}),
-        ({"model_type": "mamba2"}, {"B": 1, "T": 128, "D": 4096, "V": 32768, "L": 64}, {}),
+        ({"model_type": "mamba2"}, {"B": 1, "T": 1024, "D": 4096, "V": 32768, "L": 64}, {}),
     ],
 )
 def test_sizes(tmp_path, config, sizes, limits):
@@ -147,8 +147,9 @@ def test_other_sizes_reach_the_model(tmp_path, config, point):
 def test_multiples(tmp_path):
     """What the configuration class wants where nothing in the sizes says so."""
     mamba = load(tmp_path, {"model_type": "mamba2"})
-    assert mamba.multiples == {"D": 32}  # heads of width 64, two of them per 64 of the doubled width
-    assert build_on_meta(mamba, D=96, L=1).module.config.num_heads == 3
+    # Heads of width 64, two of them per 64 of the doubled width, and 8 groups that share a state; whole chunks of text.
+    assert mamba.multiples == {"T": 256, "D": 256}
+    assert build_on_meta(mamba, D=256, L=1).module.config.num_heads == 8
     with pytest.raises(SizeError, match="D=100 gives no whole num_heads; choose a multiple of 32"):
         build_on_meta(mamba, D=100, L=1)
     deepseek = {"model_type": "deepseek_v3", "n_group": 4, "n_routed_experts": 16}

@@ -147,17 +147,27 @@ class Regime:
         if not free:
             return None
         legal = _compiled(list(self.rules.values()), free, sizes)
-        choices = [_nearby(self.base.sizes[n], _granules(n, sizes, points[0])) for n in free]
-        tuples = itertools.islice(itertools.product(*choices), 40_000)
-        fitting = [dict(zip(free, c, strict=True)) for c in tuples if legal(*c)]
-        fitting = [f for f in fitting if any(f[n] != self.base.sizes[n] for n in free)][:200]
-        for a, b in itertools.permutations(fitting, 2):
-            first, second = {**points[0], **a}, {**points[1], **b}
-            if independent(first, second, self.names):
-                third = next((f for f in fitting if f not in (a, b)), None)
-                rest = ({**points[2], **third},) if third is not None and len(points) > 2 else ()
-                return (first, second, *rest)
+        fitting = [self._fitting(p, sizes, free, legal) for p in points]
+        for a, b in itertools.islice(itertools.product(fitting[0], fitting[1]), 4000):
+            if independent(a, b, self.names):
+                third = next((f for f in fitting[2] if f not in (a, b)), None) if len(points) > 2 else None
+                return (a, b, third) if third is not None else (a, b)
         return None
+
+    def _fitting(self, point: Mapping[str, int], sizes: Mapping[str, int], free: Sequence[str],
+                 legal: Callable[..., bool]) -> list[dict[str, int]]:  # fmt: skip
+        """A point with the free sizes moved: legal ones that keep which size divides which."""
+        kept = [(n, m) for n in sizes for m in sizes if n in point and m in point and n != m and 1 < sizes[m] < sizes[n]
+                and sizes[n] % sizes[m] == 0 and point[n] % point[m] == 0 and (n in free or m in free)]  # fmt: skip
+        choices = [_nearby(self.base.sizes[n], _granules(n, sizes, point)) for n in free]
+        found = []
+        for values in itertools.islice(itertools.product(*choices), 40_000):
+            moved = {**point, **dict(zip(free, values, strict=True))}
+            if legal(*values) and all(moved[n] % moved[m] == 0 for n, m in kept) and any(moved[n] != self.base.sizes[n] for n in free):
+                found.append(moved)
+                if len(found) == 200:
+                    break
+        return found
 
 
 def _at_base(row: Sequence[Guard], g: Guard, fitter: Fitter) -> Boolean | None:

@@ -87,7 +87,8 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                     point[n] = fixed[n][trial]
                     continue
                 asked = (multiples or {}).get(n, 1)
-                step = math.lcm(asked, grain(n, base[n]), *(point[d] * grain(n, base[n] // base[d]) for d in above.get(n, ()) if d in point))
+                shares = [point[d] * min(2, grain(n, base[n] // base[d])) for d in above.get(n, ()) if d in point]  # even heads, not wide ones
+                step = math.lcm(asked, grain(n, base[n]), *shares)
                 point[n] = step * primes[i + shift + (trial if small else _STEPS[trial])]
             points.append({n: point[n] for n in names})
         if independent(points[0], points[1], names):

@@ -33,7 +33,7 @@ _LONG = 400  # operators; a loop over a size that makes more of them is traced a
 _THIRD_POINT_UP_TO = 1500  # operators; below that a third probe costs little and checks much
 
 
-class _Loops(CostirError):
+class _LoopError(CostirError):
     """The program runs more operators at larger sizes."""
 
 
@@ -81,7 +81,7 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None, pins: Ma
     return found if isinstance(found, Lifted) else blamed(run, base, names, pins or {}, found)
 
 
-class _Branch(LiftError):
+class _BranchError(LiftError):
     """A comparison that comes out otherwise than at the base, and of which no rule for the sizes could be read."""
 
     def __init__(self, message: str, guard: Guard) -> None:
@@ -105,15 +105,21 @@ def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], pro
         if isinstance(again, Lifted):
             return again
         names, problem = rest, again
-    for n, m in itertools.islice(((n, m) for n, m in itertools.combinations(names, 2) if base.sizes[n] == base.sizes[m] > 1), 3):
-        tied = _vary(dataclasses.replace(run, ties={**run.ties, n: (m,)}), base, [x for x in names if x != n], pins, levels=(1,))
+    for n, m in itertools.islice(
+        ((n, m) for n, m in itertools.combinations(names, 2) if base.sizes[n] == base.sizes[m] > 1), 3
+    ):
+        tied = _vary(
+            dataclasses.replace(run, ties={**run.ties, n: (m,)}), base, [x for x in names if x != n], pins, levels=(1,)
+        )
         if isinstance(tied, Lifted):
             return tied
-    asked = {problem.guard.left, problem.guard.right} if isinstance(problem, _Branch) else set()
+    asked = {problem.guard.left, problem.guard.right} if isinstance(problem, _BranchError) else set()
     suspects = [n for n in names if n not in run.depth.names or not run.depth.trusted]
     for n in likely_culprits(suspects, run.depth.names, [n for n in names if base.sizes[n] in asked])[:4]:
         rest = [m for m in names if m != n]
-        without = _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
+        without = (
+            _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
+        )
         if isinstance(without, Lifted):
             return without
     raise problem
@@ -136,10 +142,12 @@ def _vary(
     sizes = run.family.sizes
     for level in levels:
         fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in names}
-        tuples = list(itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops, run.family.related), 2))
+        tuples = list(
+            itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops, run.family.related), 2)
+        )
         for points in tuples[:1]:
             outcome = _attempt(run, base, names, points, tuples[-1][2], pins)
-            if isinstance(outcome, _Loops):  # again, with smaller sizes: traces grow with them
+            if isinstance(outcome, _LoopError):  # again, with smaller sizes: traces grow with them
                 return _vary(dataclasses.replace(run, loops=True), base, names, pins, levels)
             if isinstance(outcome, Lifted):
                 return outcome
@@ -156,7 +164,7 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
         try:
             traces = [run.trace(points[0])]
             if not run.loops and len(traces[0].events) > max(_LONG, 2 * len(base.events)):
-                return _Loops("")
+                return _LoopError("")
             traces.append(run.trace(points[1]))
             evened = _evened(traces, points)
             if evened is not None:
@@ -166,7 +174,7 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
             if clash:
                 moved = regime.moved(points, run.family.sizes) if regime.learn(clash, traces) else None
                 if moved is None:
-                    return _Branch(f"sizes near the base take another branch at {clash[0].source}", clash[0])
+                    return _BranchError(f"sizes near the base take another branch at {clash[0].source}", clash[0])
                 points = moved
                 continue
             if not run.depth.trusted and len(traces[0].events) <= _THIRD_POINT_UP_TO and len(points) > 2:
@@ -311,19 +319,26 @@ def _stated(run: Run, names: Sequence[str], pinned: Mapping[str, str]) -> list[C
     sizes = run.family.sizes
     found = [Constraint(sp.Eq(size(n), Integer(sizes[n]), evaluate=False), why) for n, why in pinned.items()]
     found += [
-        Constraint(sp.Eq(size(n), math.prod(size(o) for o in others), evaluate=False), "the model asks for it") for n, others in run.ties.items()
+        Constraint(sp.Eq(size(n), math.prod(size(o) for o in others), evaluate=False), "the model asks for it")
+        for n, others in run.ties.items()
     ]
-    found += [Constraint(sp.Eq(sp.Mod(size(a), size(b)), 0, evaluate=False)) for a, b in run.family.divisible if {a, b} & {*names}]
+    found += [
+        Constraint(sp.Eq(sp.Mod(size(a), size(b)), 0, evaluate=False)) for a, b in run.family.divisible if {a, b} & {*names}
+    ]
     found += [Constraint(sp.Le(size(n), Integer(v)), "the model's longest") for n, v in run.family.limits.items() if n in names]
     q, p = run.depth.prefix, run.depth.period
     for n in run.depth.names:
         if p > 1 and run.depth.trusted:
             rest = (sizes[n] - q) % p
-            found.append(Constraint(sp.Eq(sp.Mod(size(n) - (q + rest) % p, p), 0, evaluate=False), f"layers repeat with period {p}"))
+            found.append(
+                Constraint(sp.Eq(sp.Mod(size(n) - (q + rest) % p, p), 0, evaluate=False), f"layers repeat with period {p}")
+            )
         if q and n in names:
             found.append(Constraint(sp.Ge(size(n), q + p), f"the first {q} layers differ"))
     return found
 
 
 def _weight_events(t: Trace) -> list[Event]:
-    return [Event(f"costir.{w.tensor.role}.default", (), (w.tensor._replace(ref=-1),), w.path, "", "forward") for w in t.weights]
+    return [
+        Event(f"costir.{w.tensor.role}.default", (), (w.tensor._replace(ref=-1),), w.path, "", "forward") for w in t.weights
+    ]

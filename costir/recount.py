@@ -38,7 +38,9 @@ def has_shortcut(graph: Graph) -> bool:
     return any(SHORTCUT in n for n in graph.notes)
 
 
-def counted(family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions) -> dict[str, Expr] | None:
+def counted(
+    family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions
+) -> dict[str, Expr] | None:
     """What a run at these sizes costs, by the names of `Analysis`; None where the model does not run there.
 
     Args:

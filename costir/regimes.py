@@ -144,8 +144,10 @@ def confirmed(lifted: Lifted) -> Graph:
     said = _sums(cost(lifted.graph).nodes, point)
     ones = ", ".join(f"{n} = 1" for n, v in lifted.point.items() if v == 1) or "the base sizes"
     if seen[0] != said[0]:
-        raise LiftError(f"at {ones} the model runs {seen[0]} FLOPs of contractions where the formula for other sizes gives {said[0]}",
-                        "choose base sizes of 2 or more")  # fmt: skip
+        raise LiftError(
+            f"at {ones} the model runs {seen[0]} FLOPs of contractions where the formula for other sizes gives {said[0]}",
+            "choose base sizes of 2 or more",
+        )
     if seen[1] == said[1]:
         return lifted.graph
     note = f"at {ones} {SHORTCUT}: {float(seen[1] / said[1] - 1):+.1%} bytes; the formulas are those for 2 and more"

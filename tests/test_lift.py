@@ -73,13 +73,22 @@ def test_what_no_size_determines_is_refused_with_its_line(name: str) -> None:
 
 # The answer may not depend on where the model was looked at: equal sizes, sizes of 1, primes, multiples of each other.
 BASES = [
-    ("equal_base_sizes", {"B": 1, "T": 4, "D": 8}), ("equal_base_sizes", {"B": 7, "T": 7, "D": 7}), ("ones_at_base", {"B": 2, "D": 2}),
-    ("short_or_long", {"B": 12, "T": 12, "D": 12}), ("clamped_to_positions", {"B": 3, "T": 40, "M": 9, "D": 3}),
-    ("padded_windows", {"B": 2, "T": 20, "W": 5}), ("padded_windows", {"B": 5, "T": 7, "W": 7}), ("half_width", {"B": 4, "D": 9}),
-    ("fused_qkv", {"B": 2, "T": 2, "N": 4, "K": 4, "H": 4}), ("patch_embedding", {"B": 2, "I": 12, "P": 2, "D": 2}),
-    ("cache_and_new", {"B": 1, "T": 1, "S": 8}), ("even_width", {"B": 3, "D": 15}), ("every_third_wide", {"B": 2, "T": 2, "L": 13, "D": 4}),
-    ("widest_of_two", {"B": 2, "A": 9, "C": 3}), ("library_attention", {"B": 2, "T": 4, "D": 4}),
-]  # fmt: skip
+    ("equal_base_sizes", {"B": 1, "T": 4, "D": 8}),
+    ("equal_base_sizes", {"B": 7, "T": 7, "D": 7}),
+    ("ones_at_base", {"B": 2, "D": 2}),
+    ("short_or_long", {"B": 12, "T": 12, "D": 12}),
+    ("clamped_to_positions", {"B": 3, "T": 40, "M": 9, "D": 3}),
+    ("padded_windows", {"B": 2, "T": 20, "W": 5}),
+    ("padded_windows", {"B": 5, "T": 7, "W": 7}),
+    ("half_width", {"B": 4, "D": 9}),
+    ("fused_qkv", {"B": 2, "T": 2, "N": 4, "K": 4, "H": 4}),
+    ("patch_embedding", {"B": 2, "I": 12, "P": 2, "D": 2}),
+    ("cache_and_new", {"B": 1, "T": 1, "S": 8}),
+    ("even_width", {"B": 3, "D": 15}),
+    ("every_third_wide", {"B": 2, "T": 2, "L": 13, "D": 4}),
+    ("widest_of_two", {"B": 2, "A": 9, "C": 3}),
+    ("library_attention", {"B": 2, "T": 4, "D": 4}),
+]
 
 
 @pytest.mark.parametrize(("name", "base"), BASES)
@@ -99,7 +108,9 @@ def test_any_base_gives_the_same_numbers(name: str, base: Sizes) -> None:
 
 
 def _constraints(name: str) -> list[str]:
-    return [str(c.condition) if "%" not in str(c) else str(c).split(" (")[0] for c in costir.analyze(MODELS[name].build).constraints]
+    return [
+        str(c.condition) if "%" not in str(c) else str(c).split(" (")[0] for c in costir.analyze(MODELS[name].build).constraints
+    ]
 
 
 def test_a_quotient_that_the_model_rounds_asks_for_nothing() -> None:

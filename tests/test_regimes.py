@@ -29,8 +29,18 @@ def test_numbers_and_arrays_agree_across_a_branch() -> None:
     assert many.tolist() == [float(a.at(T=int(t)).flops) for t in lengths]
 
 
-@pytest.mark.parametrize(("name", "regimes"), [("short_at_base", 2), ("even_width", 2), ("equal_or_not", 2), ("decode_or_prefill", 2),
-                                               ("three_ways", 3), ("widest_of_two", 2), ("asserted", 1)])  # fmt: skip
+SIDES = {
+    "short_at_base": 2,
+    "even_width": 2,
+    "equal_or_not": 2,
+    "decode_or_prefill": 2,
+    "three_ways": 3,
+    "widest_of_two": 2,
+    "asserted": 1,
+}
+
+
+@pytest.mark.parametrize(("name", "regimes"), SIDES.items())
 def test_each_side_is_found_once(name: str, regimes: int) -> None:
     assert 1 + len(costir.analyze(MODELS[name].build).others) == regimes
 

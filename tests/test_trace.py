@@ -38,7 +38,18 @@ def test_comparisons_come_out_as_for_plain_numbers(a: int, b: int) -> None:
 @given(NUMBER, NUMBER)
 def test_arithmetic_comes_out_as_for_plain_numbers(a: int, b: int) -> None:
     def results(x: int, y: int) -> list[float]:
-        quotients = [x // y, x % y, -x % y, -(-x // y), int(x / y), math.ceil(x / y), math.floor(8 * x / 3), int(x * 2.5), 7 // x, 7 % x]
+        quotients = [
+            x // y,
+            x % y,
+            -x % y,
+            -(-x // y),
+            int(x / y),
+            math.ceil(x / y),
+            math.floor(8 * x / 3),
+            int(x * 2.5),
+            7 // x,
+            7 % x,
+        ]
         return [x + y, x - y, x * y, 3 - x, x**2, x / y, 2 / x, abs(x), *quotients]
 
     steps: dict[Step, None] = {}

@@ -94,7 +94,15 @@ def _occurrence(event: Event, intern: Any) -> Occurrence:
     return Occurrence(key, tuple(ints), event.path, tuple([(e, first.setdefault(r, len(first))) for e, r in layout]), event)
 
 
-_LISTS = ("aten.unbind", "aten.split", "aten.chunk", "aten.tensor_split", "aten.unsafe_split", "aten.split_with_sizes", "aten.unsafe_chunk")
+_LISTS = (
+    "aten.unbind",
+    "aten.split",
+    "aten.chunk",
+    "aten.tensor_split",
+    "aten.unsafe_split",
+    "aten.split_with_sizes",
+    "aten.unsafe_chunk",
+)
 
 
 def _compact(event: Event) -> Event:
@@ -102,7 +110,9 @@ def _compact(event: Event) -> Event:
     of the parts of a split only the first is kept (they are views); an index into a dimension costs nothing."""
     if event.op.startswith(_LISTS):
         kept = event.outputs[:1]
-        args = tuple([(k, None if k in ("split_sizes", "split_size", "chunks", "sections", "indices") else v) for k, v in event.args])
+        args = tuple(
+            [(k, None if k in ("split_sizes", "split_size", "chunks", "sections", "indices") else v) for k, v in event.args]
+        )
         return event._replace(outputs=kept, args=args)
     if event.op.startswith("aten.select."):
         return event._replace(args=tuple([(k, None if k == "index" else v) for k, v in event.args]))
@@ -252,7 +262,11 @@ def _ramps(key: Key, calls: list[list[Occurrence]], path: str) -> list[Item]:
         values = [o.ints for o, _ in distinct]
         times = {n for _, n in distinct}
         step = tuple([b - a for a, b in zip(values[0], values[1], strict=True)]) if len(values) > 1 else ()
-        even = all(v == tuple([a + i * s for a, s in zip(values[0], step, strict=True)]) for i, v in enumerate(values)) if step else False
+        even = (
+            all(v == tuple([a + i * s for a, s in zip(values[0], step, strict=True)]) for i, v in enumerate(values))
+            if step
+            else False
+        )
         if not even or len(times) != 1:
             raise LiftError(_unmatched(key), _HINT)
         starts.append((*values[0], len(values)))

@@ -117,4 +117,3 @@ def _repetition(sequence: Sequence[Any]) -> tuple[int, int]:
         if prefix + period < sum(best):
             best = (prefix, period)
     return best
-

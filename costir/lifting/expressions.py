@@ -39,7 +39,9 @@ class Lifter:
         name = item.event.op.split(".")[1]
         outputs = tuple(reader.output(o, n, args, name) for n, o in enumerate(item.event.outputs))
         if self.routed and name in ("nonzero", "index", "masked_select"):
-            self.rows.update(d for o in outputs for d in o.shape if not d.is_Integer and any(not f.is_integer for f in sp.Add.make_args(d)))
+            self.rows.update(
+                d for o in outputs for d in o.shape if not d.is_Integer and any(not f.is_integer for f in sp.Add.make_args(d))
+            )
         count = self._sure(item.counts, item)
         rounds = self._sure([v[-1] for v in item.ints], item) if item.ramp else None
         return Call(item.event.op, args, outputs, item.path, item.event.source, item.event.phase, count, rounds)  # type: ignore[arg-type]
@@ -113,7 +115,9 @@ class _Reader:
                 raise LiftError(_no_formula(self.item, "a size", vector))
             return start + step * LOOP
         fitter = self.lifter.fitter
-        if fitter is not None and guesses is not None and len(set(vector)) > 1:  # the operator's own definition before any guess
+        if (
+            fitter is not None and guesses is not None and len(set(vector)) > 1
+        ):  # the operator's own definition before any guess
             if (exact and vector not in fitter.known) or fitter.plain(vector) is None:
                 self._propose(guesses, vector)
         e = self.lifter.fit(vector)
@@ -160,4 +164,3 @@ def _no_formula(item: Item, what: str, vector: Sequence[int]) -> str:
     at = f" at {item.event.source}" if item.event.source else ""
     seen = ", ".join(str(v) for v in vector)
     return f"{what} of {name}{at} in {item.path or 'the model'} follows no formula found (seen: {seen})"
-

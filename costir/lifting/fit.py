@@ -35,8 +35,13 @@ class Fitter:
         periods: of layers that repeat: sizes to (prefix, period).
     """
 
-    def __init__(self, points: Sequence[Mapping[str, int]], names: Sequence[str], steps: Mapping[Vector, Sequence[Derived]] | None = None,
-                 periods: Mapping[str, tuple[int, int]] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        points: Sequence[Mapping[str, int]],
+        names: Sequence[str],
+        steps: Mapping[Vector, Sequence[Derived]] | None = None,
+        periods: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         self.points = points
         self.names = list(names)
         self.steps = steps or {}
@@ -107,7 +112,9 @@ class Fitter:
         """What the program itself computed, where it computed the vector; None where it did not, or from unknown numbers."""
         if vector not in self._stepped:
             self._stepped[vector] = None  # no circles
-            self._stepped[vector] = next((e for e in map(self._step, self.steps.get(vector, ())) if e is not None and self.fits(e, vector)), None)
+            self._stepped[vector] = next(
+                (e for e in map(self._step, self.steps.get(vector, ())) if e is not None and self.fits(e, vector)), None
+            )
         return self._stepped[vector]
 
     def _step(self, d: Derived) -> Expr | None:
@@ -205,7 +212,11 @@ class Fitter:
         if self._sums is None:
             base = [size(n) for n in self.names]
             sums = [b + c for b in base for c in (-1, 1, -2, 2, -3, 3)] + [2 * b + c for b in base for c in (-1, 1)]
-            sums += [g(b, Integer(q)) for b, q, g in itertools.product(base, (2, 3, 4, 8), (floor_div, ceil_div)) if self._shows(b, q)]
+            sums += [
+                g(b, Integer(q))
+                for b, q, g in itertools.product(base, (2, 3, 4, 8), (floor_div, ceil_div))
+                if self._shows(b, q)
+            ]
             sums += [a + s * b for a in base for b in base if a != b for s in (1, 2, -1, 3)]
             self._sums = [(e, tuple([int(v) for v in self.at(e)])) for e in dict.fromkeys(sums)]
         return self._sums
@@ -219,7 +230,9 @@ class Fitter:
         for n in self.names:
             prefix, period = self.periods.get(n, (0, 0))
             for p in (period,) if period > 1 else range(2, 9) if n in self.periods else ():
-                for s, r in itertools.product((None, 0, 1), range(prefix, prefix + 2 * p)):  # the first of a kind may stand apart
+                for s, r in itertools.product(
+                    (None, 0, 1), range(prefix, prefix + 2 * p)
+                ):  # the first of a kind may stand apart
                     count = ceil_div(size(n) - r, Integer(p))
                     e = size(n) - s - count if s is not None else count
                     values = tuple([int(v) for v in self.at(e)])
@@ -306,8 +319,8 @@ def _left_inverse(rows: list[list[int]]) -> list[list[Fraction]] | None:
     if n == 0:
         return []
     work = [[Fraction(x) for x in row] + [Fraction(int(i == j)) for j in range(m)] for i, row in enumerate(rows)]
-    pivot = 0
-    for column in range(n):
+    for pivot in range(n):
+        column = pivot
         found = next((i for i in range(pivot, m) if work[i][column]), None)
         if found is None:
             return None
@@ -318,5 +331,4 @@ def _left_inverse(rows: list[list[int]]) -> list[list[Fraction]] | None:
             if i != pivot and work[i][column]:
                 f = work[i][column]
                 work[i] = [x - f * y for x, y in zip(work[i], work[pivot], strict=True)]
-        pivot += 1
     return [work[i][n:] for i in range(n)]

@@ -35,7 +35,11 @@ def conflicts(base: Trace, traces: Sequence[Trace]) -> list[Guard]:
     for other in traces:
         theirs = _by_key(other)
         for key, guards in mine.items():
-            if key in theirs and {g.outcome for g in guards} != {g.outcome for g in theirs[key]} and not all(map(_is_one, guards)):
+            if (
+                key in theirs
+                and {g.outcome for g in guards} != {g.outcome for g in theirs[key]}
+                and not all(map(_is_one, guards))
+            ):
                 found.append(guards[0])
     return list(dict.fromkeys(found))
 
@@ -143,7 +147,9 @@ class Regime:
 
     def moved(self, points: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> tuple[dict[str, int], ...] | None:
         """The points with the sizes in the rules moved near the base, so that all rules hold, or None."""
-        free = sorted({str(s) for r in self.rules.values() for s in r.free_symbols if str(s) in self.names}, key=self.names.index)
+        free = sorted(
+            {str(s) for r in self.rules.values() for s in r.free_symbols if str(s) in self.names}, key=self.names.index
+        )
         if not free:
             return None
         legal = _compiled(list(self.rules.values()), free, sizes)
@@ -163,7 +169,11 @@ class Regime:
         found = []
         for values in itertools.islice(itertools.product(*choices), 40_000):
             moved = {**point, **dict(zip(free, values, strict=True))}
-            if legal(*values) and all(moved[n] % moved[m] == 0 for n, m in kept) and any(moved[n] != self.base.sizes[n] for n in free):
+            if (
+                legal(*values)
+                and all(moved[n] % moved[m] == 0 for n, m in kept)
+                and any(moved[n] != self.base.sizes[n] for n in free)
+            ):
                 found.append(moved)
                 if len(found) == 200:
                     break
@@ -194,7 +204,7 @@ def _granules(name: str, sizes: Mapping[str, int], point: Mapping[str, int]) -> 
 def _nearby(value: int, granules: Sequence[int] = ()) -> list[int]:
     """Values to try, mixed: multiples that a point keeps, primes around the base, then everything close, then far multiples."""
     kept = [k * g for g in granules for k in range(1, 64) if g > 1 and value // 4 <= k * g <= 4 * value + 8 * g][:48]
-    close = [v for v in range(max(2, value // 3), min(3 * value + 12, value + 60))]
+    close = list(range(max(2, value // 3), min(3 * value + 12, value + 60)))
     far = [value * k // d for k, d in ((3, 2), (5, 3), (7, 4), (11, 8), (3, 4), (5, 8), (2, 1), (3, 1), (5, 1), (7, 1))]
     even = sorted((v for v in close if value % 2 == v % 2 == 0 and v != value), key=lambda v: abs(v - value))[:16]
     mixed = kept + even + [v for v in close if sp.isprime(v) and v != value] + [v for v in close if v != value] + far

@@ -92,7 +92,13 @@ def _positive(condition: Any) -> Any:
     if not all(s.is_integer for s in gap.free_symbols):
         return None
     whole = gap.is_integer
-    return gap - 1 if isinstance(condition, (sp.Lt, sp.Gt)) and whole else gap if not isinstance(condition, (sp.Lt, sp.Gt)) else None
+    return (
+        gap - 1
+        if isinstance(condition, (sp.Lt, sp.Gt)) and whole
+        else gap
+        if not isinstance(condition, (sp.Lt, sp.Gt))
+        else None
+    )
 
 
 def _at_least(b: Any, a: Any, least: int) -> bool:

@@ -19,10 +19,22 @@ _LOOSE = {
     "vocab_size", "layers", "n_layers", "n_layer", "num_layers", "depth", "topk", "top_k", "steps", "classes", "num_classes",
 }  # fmt: skip
 _BATCH = {"B", "batch", "batch_size", "bs"}
-DEPTH_NAMES = {"l", "layers", "n_layers", "n_layer", "num_layers", "depth", "num_hidden_layers", "nlayers", "blocks", "n_blocks", "num_blocks"}
+DEPTH_NAMES = {
+    "l",
+    "layers",
+    "n_layers",
+    "n_layer",
+    "num_layers",
+    "depth",
+    "num_hidden_layers",
+    "nlayers",
+    "blocks",
+    "n_blocks",
+    "num_blocks",
+}
 _SMALL = (3, 5, 7)
-_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137,
-           139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241)  # fmt: skip
+_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131,
+           137, 139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241)  # fmt: skip
 # The second point takes each size's next prime, the third the third next: ratios stay independent, values stay small.
 _STEPS = (0, 1, 3)
 Point = dict[str, int]
@@ -33,9 +45,10 @@ def divisors(base: Mapping[str, int], names: Sequence[str], level: int) -> dict[
     if level == 0:
         return {n: [] for n in names}
     place = {n: i for i, n in enumerate(names)}  # of equal sizes the first named is the multiple: query heads, key heads
+    comes_first = lambda n, d: level == 3 and place[n] < place[d]
     pool = [n for n in names if level == 3 or not _loose(n)]
     return {
-        n: [d for d in pool if d != n and base[d] > 1 and base[n] % base[d] == 0 and (base[d] < base[n] or (level == 3 and place[n] < place[d]))]
+        n: [d for d in pool if d != n and base[d] > 1 and base[n] % base[d] == 0 and (base[d] < base[n] or comes_first(n, d))]
         if n in pool else []
         for n in names
     }  # fmt: skip
@@ -70,7 +83,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
     known = related if level == 1 and not small else ()
     if known:
         above = {n: [d for m, d in known if m == n and d in base and base[n] % base[d] == 0] for n in names}
-    order = sorted(reversed(list(names)), key=lambda n: base[n])
+    order = sorted(names, key=lambda n: (base[n], -names.index(n)))
 
     def grain(name: str, value: int) -> int:
         if known:
@@ -87,7 +100,9 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                     point[n] = fixed[n][trial]
                     continue
                 asked = (multiples or {}).get(n, 1)
-                shares = [point[d] * min(2, grain(n, base[n] // base[d])) for d in above.get(n, ()) if d in point]  # even heads, not wide ones
+                shares = [
+                    point[d] * min(2, grain(n, base[n] // base[d])) for d in above.get(n, ()) if d in point
+                ]  # even heads, not wide ones
                 step = math.lcm(asked, grain(n, base[n]), *shares)
                 point[n] = step * primes[i + shift + (trial if small else _STEPS[trial])]
             points.append({n: point[n] for n in names})

@@ -34,7 +34,9 @@ class Guard:
     outcome: bool
     library: bool = False  # made by an installed package, not by the user
     implied: bool = False  # not written as a comparison: a table is only so long
-    rounded: tuple[str, int, int] | None = None  # where `left` is a remainder or a rounded quotient: "%" or "//", of what, by what
+    rounded: tuple[str, int, int] | None = (
+        None  # where `left` is a remainder or a rounded quotient: "%" or "//", of what, by what
+    )
 
     @property
     def key(self) -> tuple[str, str, bool]:
@@ -221,6 +223,7 @@ class Quotient(float):
     scale: Fraction
 
     def __new__(cls, left: int, right: int, scale: Fraction, value: float) -> Quotient:
+        """`value` is scale * left / right as the program computed it."""
         self = super().__new__(cls, value)
         self.left, self.right, self.scale = int(left), int(right), scale
         return self

@@ -18,7 +18,18 @@ from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, 
 if TYPE_CHECKING:
     from costir.hardware import Chip
 
-QUANTITIES = ("matmul_flops", "vector_flops", "special_flops", "flops", "read", "write", "bytes", "params", "weight_bytes", "intensity")
+QUANTITIES = (
+    "matmul_flops",
+    "vector_flops",
+    "special_flops",
+    "flops",
+    "read",
+    "write",
+    "bytes",
+    "params",
+    "weight_bytes",
+    "intensity",
+)
 Number = int | Fraction | float  # a float where the exact value is no fraction: N*log2(N) of a transform
 
 
@@ -308,7 +319,7 @@ class Analysis:
         values = self._checked(sizes)
         regime = self._regime_at(values)
         point = {size(n): Integer(v) for n, v in values.items()}
-        found = {q: getattr(regime, "_own")(q).xreplace(point) for q in QUANTITIES}
+        found = {q: regime._own(q).xreplace(point) for q in QUANTITIES}
         return Point(values, {q: _exact(e, q) for q, e in self._at_ones(regime, values, found).items()})
 
     def _at_ones(self, regime: Analysis, values: Mapping[str, int], said: dict[str, Expr]) -> dict[str, Expr]:
@@ -370,7 +381,9 @@ class Analysis:
                 return candidate
             broken = broken or problem
         point = ", ".join(f"{n}={v}" for n, v in values.items())
-        raise SizeError(f"the formulas hold where {broken}, which {point} does not meet", "analyse again with these as base sizes")
+        raise SizeError(
+            f"the formulas hold where {broken}, which {point} does not meet", "analyse again with these as base sizes"
+        )
 
     def broken(self, values: Mapping[str, int]) -> Constraint | None:
         """The first constraint that a point does not meet, or None."""

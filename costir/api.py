@@ -94,7 +94,8 @@ def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conven
     return fill(graph_module, names or {}, Conventions(**cast(Any, conventions)))
 
 
-def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str, specs: tuple[str, ...],
+def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str,
+          specs: tuple[str, ...],
           names: Mapping[str, str] | None) -> Graph | Family:  # fmt: skip
     if isinstance(subject, Graph | Family):
         return subject
@@ -116,7 +117,9 @@ def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str
         return family_of_module(subject, inputs, specs, sizes or {}, dtype)
     if callable(subject):
         return family_of(subject, sizes or {}, dtype)
-    raise LoadError(f"cannot analyse a {type(subject).__name__}", "give a path, a notation string, a build function or an nn.Module")
+    raise LoadError(
+        f"cannot analyse a {type(subject).__name__}", "give a path, a notation string, a build function or an nn.Module"
+    )
 
 
 def family_of(build: Callable[..., Any], sizes: Mapping[str, int], dtype: str = "") -> Family:

@@ -240,9 +240,7 @@ def _loss(family: Family, out: Any, recorder: Recorder) -> torch.Tensor:
     usable = [t for t in found if t.requires_grad and (t.is_floating_point() or t.is_complex())]
     if not usable:
         seen = "its loss does not depend" if given is not None else "no output depends"
-        raise TraceError(
-            f"{seen} on a parameter that is trained, so there is nothing to differentiate", "use --phase forward"
-        )
+        raise TraceError(f"{seen} on a parameter that is trained, so there is nothing to differentiate", "use --phase forward")
     scalar = next((t for t in usable if t.dim() == 0), None)
     if scalar is not None:
         return scalar.real if scalar.is_complex() else scalar
@@ -360,4 +358,3 @@ def _concrete(x: Any) -> Any:
     if type(x) is int:
         return Integer(x)
     return x
-

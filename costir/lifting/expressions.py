@@ -115,11 +115,11 @@ class _Reader:
                 raise LiftError(_no_formula(self.item, "a size", vector))
             return start + step * LOOP
         fitter = self.lifter.fitter
-        if (
-            fitter is not None and guesses is not None and len(set(vector)) > 1
-        ):  # the operator's own definition before any guess
-            if (exact and vector not in fitter.known) or fitter.plain(vector) is None:
-                self._propose(guesses, vector)
+        # The operator's own definition comes before any guess.
+        if fitter is not None and guesses is not None and len(set(vector)) > 1 and (
+            (exact and vector not in fitter.known) or fitter.plain(vector) is None
+        ):  # fmt: skip
+            self._propose(guesses, vector)
         e = self.lifter.fit(vector)
         if e is None:
             raise LiftError(_no_formula(self.item, "a size", vector))

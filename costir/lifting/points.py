@@ -33,7 +33,8 @@ DEPTH_NAMES = {
     "num_blocks",
 }
 _SMALL = (3, 5, 7)
-_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131,
+_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127,
+           131,
            137, 139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241)  # fmt: skip
 # The second point takes each size's next prime, the third the third next: ratios stay independent, values stay small.
 _STEPS = (0, 1, 3)
@@ -45,7 +46,10 @@ def divisors(base: Mapping[str, int], names: Sequence[str], level: int) -> dict[
     if level == 0:
         return {n: [] for n in names}
     place = {n: i for i, n in enumerate(names)}  # of equal sizes the first named is the multiple: query heads, key heads
-    comes_first = lambda n, d: level == 3 and place[n] < place[d]
+
+    def comes_first(n: str, d: str) -> bool:
+        return level == 3 and place[n] < place[d]
+
     pool = [n for n in names if level == 3 or not _loose(n)]
     return {
         n: [d for d in pool if d != n and base[d] > 1 and base[n] % base[d] == 0 and (base[d] < base[n] or comes_first(n, d))]

@@ -49,7 +49,8 @@ def _pool(args: Args, output: int, dim: int) -> Iterator[Any]:
     if i < 0:
         return
     k = _at(args["kernel_size"], i, 1)
-    yield _window(x.shape[dim], k, _at(args.get("stride"), i, k), _at(args.get("padding"), i, 0), _at(args.get("dilation", 1), i, 1),
+    yield _window(x.shape[dim], k, _at(args.get("stride"), i, k), _at(args.get("padding"), i, 0),
+                  _at(args.get("dilation", 1), i, 1),
                   bool(args.get("ceil_mode")))  # fmt: skip
 
 
@@ -115,7 +116,8 @@ def _matched(args: Args, output: int, dim: int) -> Iterator[Any]:
 
 PROPOSALS: dict[str, Proposal] = {
     **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution", "convolution_overrideable"), _conv),
-    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "avg_pool1d", "max_pool1d"), _pool),
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "avg_pool1d",
+                     "max_pool1d"), _pool),
     **dict.fromkeys(("constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
                      "replication_pad2d", "replication_pad3d"), _pad),
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _view),

@@ -159,7 +159,9 @@ def multiples(config: Any, text: str, sizes: list[SizeField]) -> dict[str, int]:
     owner = section(config, text)
     shared = next((v for n in SHARED if type(v := read(owner, n)) is int and v > 1), 1)
     found = {
-        s.letter: math.lcm(*(s.value * shared // math.gcd(b, s.value * shared) for _, _, b in s.scaled)) for s in sizes if s.scaled
+        s.letter: math.lcm(*(s.value * shared // math.gcd(b, s.value * shared) for _, _, b in s.scaled))
+        for s in sizes
+        if s.scaled
     }
     groups = read(owner, "n_group")
     if type(groups) is int and groups > 1 and any(s.letter == "E" for s in sizes):

@@ -1,4 +1,4 @@
-"""Operators that take functions (cond, while_loop, scan, flex_attention, Triton kernels): run the body, or name it as unknown."""
+"""Operators that take functions (cond, while_loop, scan, flex_attention, Triton kernels): run the body, or name it unknown."""
 
 from __future__ import annotations
 

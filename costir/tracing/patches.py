@@ -107,7 +107,7 @@ def _swap(old: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refuse_nested(*args: Any, **kwargs: Any) -> Any:
     raise TraceError(f"nested tensors are not supported: {where(user_frame()) or 'the model'} makes one",
-                     "give the values as one tensor whose first dimension is a size of its own, such as the total number of tokens")  # fmt: skip
+                     "give the values as one tensor whose first dimension is a size of its own, say all tokens")  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -169,7 +169,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             else:
                 return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), role, ref)
             index = sum(p.numel() for p in parts)
-            return RawTensor(tuple(t.shape), dtype_name(t.dtype), (), role, ref, values.numel(), index, dtype_name(parts[0].dtype))
+            return RawTensor(
+                tuple(t.shape), dtype_name(t.dtype), (), role, ref, values.numel(), index, dtype_name(parts[0].dtype)
+            )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -267,7 +269,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         assert self.values is not None
         if name == "slice":
             step = args[4] if len(args) > 4 else 1
-            if isinstance(step, int) and 1 < step < args[0].shape[args[1]]:  # whether a reshape of it copies: only then is it dense
+            if (
+                isinstance(step, int) and 1 < step < args[0].shape[args[1]]
+            ):  # whether a reshape of it copies: only then is it dense
                 length = args[0].shape[args[1]]
                 note_guard(user_frame(3), "==", length % step, 0, branch=True, rounded=("%", length, step))
             return
@@ -295,8 +299,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _sparse(self, value: Any) -> Any:
         """A sparse tensor keeps its real indices: how many there are is what its operators cost."""
         if value is None:
-            raise TraceError(f"data-dependent: {where(user_frame()) or 'the model'} makes a sparse tensor from values that a fake run does "
-                             "not have", "make it from constants")  # fmt: skip
+            place = where(user_frame()) or "the model"
+            raise TraceError(
+                f"data-dependent: {place} makes a sparse tensor from values that a fake run does not have",
+                "make it from constants",
+            )
         return value
 
     def _lift_fresh(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -363,7 +370,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.notes[f"routing at {line} is taken as balanced over the candidates"] = None
         if not isinstance(value, torch.Tensor) and not isinstance(value, (tuple, list)):
             return value
-        out = torch.utils._pytree.tree_map(lambda v: args[0].new_empty(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v, value)
+        out = torch.utils._pytree.tree_map(
+            lambda v: args[0].new_empty(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v, value
+        )
         self.values.learn(out, value, known)
         return out
 
@@ -376,4 +385,3 @@ def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: Any = None, bias: Any = 
     if a.dim() == 3 and b.dim() == 2:
         return a.new_empty((a.shape[1], b.shape[1]), dtype=dtype)
     return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
-

@@ -30,7 +30,9 @@ class Known:
 
     __slots__ = ("_results", "_value", "data", "routed", "tensor")
 
-    def __init__(self, tensor: torch.Tensor, value: torch.Tensor | None, results: Results | None, data: bool, routed: bool) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, value: torch.Tensor | None, results: Results | None, data: bool, routed: bool
+    ) -> None:
         self.tensor = weakref.ref(tensor)
         self._value, self._results = value, results
         self.data, self.routed = data, routed

@@ -140,18 +140,18 @@ def test_conditions_that_no_dimension_shows(tmp_path):
         found.at(K=3)
 
 
-def test_shortcuts_at_one_are_small_and_noted(tmp_path):
-    """At a batch of 1 torch leaves copies out; the contractions are the same."""
+def test_shortcuts_at_one_are_counted_where_they_are_taken(tmp_path):
+    """At a batch of 1 torch leaves copies out; the contractions are the same, and a number at that point is what runs there."""
     found, family = analysed(tmp_path, FALCON)
     matmul, _, nbytes = counted(family, found.sizes)
     said = found.at()
     assert said.matmul_flops == matmul
-    assert abs(said.bytes / nbytes - 1) < 0.5
-    assert (said.bytes == nbytes) != any("takes a shortcut" in n for n in found.notes)
+    assert said.bytes == nbytes
 
 
 def test_quiet(tmp_path, capfd):
     """What transformers has to say about missing kernels is not the reader's concern."""
+    before = logging.getLogger("transformers").level
     analysed(tmp_path, MAMBA2)
     assert capfd.readouterr() == ("", "")
-    assert logging.getLogger("transformers").level != logging.ERROR
+    assert logging.getLogger("transformers").level == before

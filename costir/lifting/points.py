@@ -95,7 +95,6 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         return 1 if small else _granule(value, level)
 
     primes = (*_SMALL, *_PRIMES) if small else _PRIMES
-    narrow = 2 if level == 1 else 16  # even heads first; wide ones where a fixed part of each head is asked for
     for shift in range(3):
         points: list[Point] = []
         for trial in range(3):
@@ -105,7 +104,9 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                     point[n] = fixed[n][trial]
                     continue
                 asked = (multiples or {}).get(n, 1)
-                shares = [point[d] * min(narrow, grain(n, base[n] // base[d])) for d in above.get(n, ()) if d in point]
+                shares = [
+                    point[d] * min(2, grain(n, base[n] // base[d])) for d in above.get(n, ()) if d in point
+                ]  # even heads, not wide ones
                 step = math.lcm(asked, grain(n, base[n]), *shares)
                 point[n] = step * primes[i + shift + (trial if small else _STEPS[trial])]
             points.append({n: point[n] for n in names})

@@ -153,18 +153,20 @@ class Regime:
         if not free:
             return None
         legal = _compiled(list(self.rules.values()), free, sizes)
-        fitting = [self._fitting(p, sizes, free, legal) for p in points]
-        for a, b in itertools.islice(itertools.product(fitting[0], fitting[1]), 4000):
-            if independent(a, b, self.names):
-                third = next((f for f in fitting[2] if f not in (a, b)), None) if len(points) > 2 else None
-                return (a, b, third) if third is not None else (a, b)
+        for keep in (True, False):  # first with all that divided each other before
+            fitting = [self._fitting(p, sizes, free, legal, keep) for p in points]
+            for a, b in itertools.islice(itertools.product(fitting[0], fitting[1]), 4000):
+                if independent(a, b, self.names):
+                    third = next((f for f in fitting[2] if f not in (a, b)), None) if len(points) > 2 else None
+                    return (a, b, third) if third is not None else (a, b)
         return None
 
     def _fitting(self, point: Mapping[str, int], sizes: Mapping[str, int], free: Sequence[str],
-                 legal: Callable[..., bool]) -> list[dict[str, int]]:  # fmt: skip
+                 legal: Callable[..., bool], keep: bool) -> list[dict[str, int]]:  # fmt: skip
         """A point with the free sizes moved: legal ones that keep which size divides which."""
         kept = [(n, m) for n in sizes for m in sizes if n in point and m in point and n != m and 1 < sizes[m] < sizes[n]
                 and sizes[n] % sizes[m] == 0 and point[n] % point[m] == 0 and (n in free or m in free)]  # fmt: skip
+        kept = kept if keep else []
         choices = [_nearby(self.base.sizes[n], _granules(n, sizes, point)) for n in free]
         found = []
         for values in itertools.islice(itertools.product(*choices), 40_000):

@@ -1,11 +1,21 @@
-"""Golden files: text that a reader sees, compared whole. `pytest --update-golden` rewrites them."""
+"""Golden files: text that a reader sees, compared whole. `pytest --update-golden` rewrites them.
+
+Hypothesis draws the same examples in every run, so that a change fails or passes for what it is; new ones are drawn by
+`HYPOTHESIS_PROFILE=random pytest`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("random", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 GOLDEN = Path(__file__).parent / "golden"
 

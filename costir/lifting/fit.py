@@ -193,19 +193,33 @@ class Fitter:
         usable = [(f, v) for f, v in self._factors() if all(x > 0 and 12 * n % x == 0 for x, n in zip(v, vector, strict=True))]
         for f, v in usable:
             rest = self._rest(vector, v)
-            if rest is not None:
+            if rest is not None and self._whole(rest, f):
                 yield rest * f
         for (f, v), (g, w) in itertools.combinations_with_replacement(usable[:40], 2):
             both = tuple([x * y for x, y in zip(v, w, strict=True)])
             if all(12 * n % x == 0 for x, n in zip(both, vector, strict=True)):
                 rest = self._rest(vector, both)
-                if rest is not None:
+                if rest is not None and self._whole(rest, f * g):
                     yield rest * f * g
 
     def _rest(self, vector: Vector, divisor: Vector) -> Expr | None:
         quotient = tuple([12 * n // x for n, x in zip(vector, divisor, strict=True)])
         rest = Integer(quotient[0]) if len(set(quotient)) == 1 else self.monomial(quotient)
         return rest / 12 if rest is not None else None
+
+    def _whole(self, rest: Expr, sums: Expr) -> bool:
+        """Whether what a product is divided by divides it always, T*(T + 1)/2, or its sizes at every point, D/2*(T + 1).
+
+        At odd B, T*(B - 1)/2 is T*(B//2): what divides only the sum says nothing of other points.
+        """
+        q = int(sp.denom(rest.as_coeff_Mul()[0]))
+        if q == 1 or all(v.is_Integer for v in self.at(rest)):
+            return True
+        free = sorted((rest * sums).free_symbols, key=str)
+        return len(free) < 4 and all(
+            (rest * sums).xreplace(dict(zip(free, map(Integer, values), strict=True))).is_Integer
+            for values in itertools.product(range(2, q + 2), repeat=len(free))
+        )
 
     def _factors(self) -> list[tuple[Expr, Vector]]:
         """Sums of sizes that occur as factors, with their values."""

@@ -1,0 +1,136 @@
+"""How costir itself computes an answer: from traced models and notation strings, chips, and solved crossings.
+
+    derive:
+      let:
+        f: {subject: "int8[B,D] . int8[D,F]", quantity: flops}
+        b: {subject: "int8[B,D] . int8[D,F]", quantity: bytes}
+        C: {chip: tpu_v5e@book, quantity: matrix.int8}
+        W: {chip: tpu_v5e@book, quantity: memory.bandwidth}
+      cross: [f/C, b/W]        # the sizes at which the two are equal ...
+      for: B                   # ... solved for this one
+      large: [D, F]            # its limit as these grow
+
+`let` names quantities; `formula` puts them together (by default the last one is the answer).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from costir import symbolic as sym
+from costir.errors import CostirError, FormulaError, nearest
+from costir.exercises.bank import exact
+from costir.formula import parse_formula
+from costir.hardware import load_chip
+from costir.symbolic import Expr
+
+TOTALS = ("flops", "matmul_flops", "vector_flops", "special_flops", "bytes", "read", "write", "params", "weight_bytes", "intensity")
+
+
+def derive(spec: Mapping[str, Any], folder: str) -> Expr:
+    """The answer as an expression over the exercise's letters.
+
+    Args:
+        spec: see above.
+        folder: where files that subjects name are looked for.
+
+    Raises:
+        CostirError: where a subject cannot be analysed, or a quantity, chip or letter is not known.
+    """
+    known: dict[str, Expr] = {}
+    for name, quantity in spec["let"].items():
+        known[name] = _quantity(quantity, known, folder)
+    if "cross" in spec:
+        if "for" not in spec:
+            raise CostirError("a crossing needs the size to solve for", "add for: B")
+        found = _crossing(*(_formula(str(f), known) for f in spec["cross"]), spec["for"])
+        known["crossing"] = found
+    result = _formula(str(spec["formula"]), known) if "formula" in spec else list(known.values())[-1]
+    if spec.get("large"):
+        result = sym.limit(result, [sym.size(n) for n in spec["large"]])
+    renamed = {sym.size(n): parse_formula(str(f)).expr for n, f in spec.get("rename", {}).items()}
+    return sym.evaluate(result, renamed)
+
+
+def _formula(text: str, known: Mapping[str, Expr]) -> Expr:
+    read = parse_formula(text).expr
+    return sym.evaluate(read, {sym.size(n): e for n, e in known.items()})
+
+
+def _crossing(a: Expr, b: Expr, unknown: str) -> Expr:
+    """The one positive value of a size at which two times are equal."""
+    found = [r for r in sym.roots(a - b, sym.size(unknown)) if r != 0 and not r.is_negative]
+    if len(found) != 1:
+        raise CostirError(f"the two sides are equal at {len(found)} values of {unknown}, not at one")
+    return found[0]
+
+
+def _quantity(q: Any, known: Mapping[str, Expr], folder: str) -> Expr:
+    if not isinstance(q, Mapping):
+        return _formula(str(q), known)
+    if "subject" in q:
+        return _of_subject(q, folder)
+    if "chip" not in q:
+        raise CostirError(f"quantity {q['quantity']!r} is of nothing", "give a subject, a chip, or both")
+    values = load_chip(q["chip"], {k: str(v) for k, v in q.get("set", {}).items()}).values
+    if q["quantity"] not in values:
+        raise CostirError(f"chip {q['chip']} has no {q['quantity']!r}", nearest(q["quantity"], values))
+    return sym.number(values[q["quantity"]])
+
+
+@functools.lru_cache(maxsize=256)
+def _analysis(subject: str, options: tuple[tuple[str, str], ...]) -> Any:
+    from costir.api import analyze
+
+    return analyze(subject, **dict(options))
+
+
+def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:
+    subject = str(q["subject"])
+    if "[" not in subject:
+        file, colon, model = subject.partition(":")
+        subject = f"{Path(folder) / file}{colon}{model}"
+    options = tuple((k, str(q[k])) for k in ("dtype", "count", "attention", "phase") if k in q)
+    analysis = _analysis(subject, options)
+    name = str(q["quantity"])
+    found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q)
+    sizes = {sym.size(n): sym.number(exact(v)) for n, v in q.get("sizes", {}).items()}
+    unknown = [str(s) for s in sizes if str(s) not in analysis.sizes]
+    if unknown:
+        raise CostirError(f"{subject} has no size {unknown[0]}", nearest(unknown[0], analysis.sizes))
+    return sym.evaluate(found, sizes)
+
+
+def _whole(analysis: Any, name: str, q: Mapping[str, Any]) -> Expr:
+    if name in TOTALS:
+        found: Expr = getattr(analysis, name)
+        return found
+    if name == "operators":
+        return sym.total(n.count for n in analysis.nodes)
+    word, _, unknown = name.partition(" ")
+    if word not in ("critical", "limit") or not unknown:
+        raise CostirError(f"no quantity {name!r}", nearest(name, (*TOTALS, "operators", "critical B", "limit B")))
+    if "chip" not in q:
+        raise CostirError(f"{name!r} depends on the chip", "add chip: tpu_v5e@book")
+    threshold = analysis.on(load_chip(q["chip"], {k: str(v) for k, v in q.get("set", {}).items()})).critical(unknown)
+    value = threshold.value if word == "critical" else threshold.limit
+    if value is None:
+        raise CostirError(f"there is no {name}: {threshold.reason}")
+    return sym.number(value)
+
+
+def _chosen(analysis: Any, name: str, op: str) -> Expr:
+    """A quantity of the operators of one name, or under one path."""
+    if name not in TOTALS[:-1] and name != "operators":
+        raise CostirError(f"{name!r} is no quantity of operators", nearest(name, (*TOTALS[:-1], "operators")))
+    nodes = [n for n in analysis.nodes if op in (n.op.partition(".")[2].partition(".")[0], n.op) or n.path == op]
+    if not nodes:
+        raise CostirError(f"no operator {op!r}", nearest(op, {n.op for n in analysis.nodes}))
+    of: Callable[[Any], Expr] = (lambda n: n.count) if name == "operators" else (lambda n: n.count * getattr(n, name))
+    return sym.total(of(n) for n in nodes)
+
+
+__all__ = ["FormulaError", "derive"]

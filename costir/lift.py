@@ -15,7 +15,7 @@ from costir import trace
 from costir.errors import CostirError, LiftError
 from costir.ir import Constraint, Graph
 from costir.lifting import depth as layers
-from costir.lifting.align import Item, Key, align, occurrences
+from costir.lifting.align import Item, Key, align, occurrences, unequal_lists
 from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter
 from costir.lifting.guards import Regime, conditions, conflicts, roundings
@@ -286,7 +286,8 @@ def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], l
 
     def matched(more: list[Trace]) -> tuple[list[Trace], list[Item], list[Item]]:
         checked = [*traces, *more]
-        calls = align([occurrences(t.events, intern) for t in checked])
+        unequal = unequal_lists([t.events for t in checked])
+        calls = align([occurrences(t.events, intern, unequal) for t in checked])
         return checked, calls, align([occurrences(_weight_events(t), intern) for t in checked])
 
     try:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from costir.errors import LiftError
 from costir.ir import Constraint
-from costir.lifting.align import Item, Key, align, fold_path, occurrences
+from costir.lifting.align import Item, Key, align, fold_path, occurrences, unequal_lists
 from costir.lifting.implied import without_implied
 from costir.symbolic import size
 from costir.tracing.recorder import Event, RawTensor
@@ -97,3 +97,25 @@ def test_conditions_that_follow_from_others_are_dropped() -> None:
     assert _reduced(sp.Gt(T, 1), sp.Gt(T, 1)) == [sp.Gt(T, 1)]
     assert _reduced(sp.Ge(T, 64), sp.Lt(T, 16)) == [sp.Ge(T, 64), sp.Lt(T, 16)]
     assert _reduced(divides(D, N), sp.Gt(sp.floor(D / N), 8)) == [divides(D, N), sp.Gt(D / N, 8)]
+
+
+def _joined(*widths: int) -> Event:
+    parts = tuple(RawTensor((3, w), "float32", (), "activation", i) for i, w in enumerate(widths))
+    out = RawTensor((3, sum(widths)), "float32", (), "activation", 9)
+    return Event("aten.cat.default", (("tensors", parts), ("dim", 1)), (out,), "f", "m.py:1", "forward")
+
+
+def test_parts_that_are_equal_by_chance_stay_apart() -> None:
+    traces = [[_joined(5, 7)], [_joined(5, 5)]]
+    unequal = unequal_lists(traces)
+    known: dict[Key, Key] = {}
+    (item,) = align([occurrences(t, lambda k: known.setdefault(k, k), unequal) for t in traces])
+    assert item.ints == ((3, 5, 3, 7, 1, 3, 12), (3, 5, 3, 5, 1, 3, 10))
+
+
+def test_lists_of_any_length_become_one_operand() -> None:
+    traces = [[_joined(*[5] * n)] for n in (2, 3, 4)]
+    unequal = unequal_lists(traces)
+    known: dict[Key, Key] = {}
+    (item,) = align([occurrences(t, lambda k: known.setdefault(k, k), unequal) for t in traces])
+    assert item.ints == tuple((n, 3, 5, 1, 3, 5 * n) for n in (2, 3, 4))

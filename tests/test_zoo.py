@@ -19,6 +19,11 @@ pytest.importorskip("transformers")
 no_init_weights = importlib.import_module("transformers.initialization").no_init_weights
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DECODER = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4, "vocab_size": 100}
+GPTJ = {"model_type": "gptj", "n_embd": 256, "n_head": 2, "n_layer": 4, "rotary_dim": 64, "vocab_size": 100, "n_positions": 64}
+NEOX = {
+    "model_type": "gpt_neox", **DECODER, "hidden_size": 192, "intermediate_size": 96, "max_position_embeddings": 64,
+    "rotary_pct": 0.25,
+}  # fmt: skip
 FALCON = {"model_type": "falcon", **DECODER, "max_position_embeddings": 64}
 BLOOM = {"model_type": "bloom", "hidden_size": 64, "n_head": 4, "n_layer": 4, "vocab_size": 100}
 GLM4 = {
@@ -84,6 +89,8 @@ def test_published_formulas(folder, formula):
 @pytest.mark.parametrize(
     ("config", "change"),
     [
+        (GPTJ, {"B": 2, "T": 24, "D": 512, "L": 6, "N": 4}),  # the rotated part is half of each head, at the base alone
+        (NEOX, {"B": 2, "T": 24, "D": 120, "L": 6}),  # 7 of 30 dimensions are rotated: their frequencies number 4
         (FALCON, {"B": 3, "T": 20, "D": 96, "L": 5, "N": 6}),
         (BLOOM, {"B": 2, "T": 24, "D": 96, "L": 6}),  # biases are made for a power of two of heads
         (GLM4, {"B": 2, "T": 24, "D": 80, "H": 16, "L": 3}),  # half of an even head is rotated

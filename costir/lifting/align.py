@@ -78,15 +78,27 @@ class Item:
     ramp: tuple[Ints, ...] | None = None
 
 
-def occurrences(events: Sequence[Event], intern: Any) -> list[Occurrence]:
-    """The calls of a trace with their whole numbers taken out."""
-    return [_occurrence(e, intern) for e in events]
+Site = tuple[str, str, str, int]
 
 
-def _occurrence(event: Event, intern: Any) -> Occurrence:
+def _site(event: Event) -> Site:
+    return event.op, fold_path(event.path), event.source, event.site
+
+
+def unequal_lists(traces: Sequence[Sequence[Event]]) -> frozenset[Site]:
+    """Where lists of tensors are of different shapes in some trace: in another they may be of one shape by chance."""
+    return frozenset([_site(e) for t in traces for e in t if any(_is_list(v) and _stacked(v) is v for _, v in e.args)])
+
+
+def occurrences(events: Sequence[Event], intern: Any, unequal: frozenset[Site] = frozenset()) -> list[Occurrence]:
+    """The calls of a trace with their whole numbers taken out; lists stay as they are at the sites in `unequal`."""
+    return [_occurrence(e, intern, unequal) for e in events]
+
+
+def _occurrence(event: Event, intern: Any, unequal: frozenset[Site]) -> Occurrence:
     ints: list[int] = []
     layout: list[Any] = []
-    event = _compact(event)
+    event = _compact(event, unequal)
     arguments = [(k, float if isinstance(v, float) and k in _FACTORS else _strip(v, ints, layout)) for k, v in event.args]
     skeleton = (tuple(arguments), tuple([_strip(o, ints, layout) for o in event.outputs]))
     key = intern(Key(event.phase, fold_path(event.path), event.op, event.source, event.site, skeleton))
@@ -105,7 +117,7 @@ _LISTS = (
 )
 
 
-def _compact(event: Event) -> Event:
+def _compact(event: Event, unequal: frozenset[Site]) -> Event:
     """Lists whose length may depend on a size, made short: a list of equal operands becomes one operand with a dimension more;
     of the parts of a split only the first is kept (they are views); an index into a dimension costs nothing."""
     if event.op.startswith(_LISTS):
@@ -116,13 +128,17 @@ def _compact(event: Event) -> Event:
         return event._replace(outputs=kept, args=args)
     if event.op.startswith("aten.select."):
         return event._replace(args=tuple([(k, None if k == "index" else v) for k, v in event.args]))
-    if any(type(v) is tuple and len(v) > 1 and isinstance(v[0], RawTensor) for _, v in event.args):
+    if any(_is_list(v) for _, v in event.args) and not (unequal and _site(event) in unequal):
         return event._replace(args=tuple([(k, _stacked(v)) for k, v in event.args]))
     return event
 
 
+def _is_list(x: Any) -> bool:
+    return type(x) is tuple and len(x) > 1 and type(x[0]) is RawTensor
+
+
 def _stacked(x: Any) -> Any:
-    if not (type(x) is tuple and len(x) > 1 and all(isinstance(t, RawTensor) for t in x)):
+    if not (_is_list(x) and all(isinstance(t, RawTensor) for t in x)):
         return x
     lead = x[0]
     alike = all(t[:4] == lead[:4] and t.nnz is None for t in x) and len({t.ref for t in x}) == len(x)

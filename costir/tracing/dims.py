@@ -102,12 +102,15 @@ def note_guard(frame: FrameType | None, op: str, left: int, right: int, branch: 
 
 
 def _step(op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -> Dim:
-    if _log and len(_log[-1][1]) < _MOST_STEPS:
-        frame = sys._getframe(2)
-        code = frame.f_code
-        place = code.co_filename, frame.f_lineno, frame.f_lasti
-        _log[-1][1][Step(place, op, scale, int(left), int(right), int(value))] = None
+    note_step(sys._getframe(2), op, left, right, value, scale)
     return Dim(value)
+
+
+def note_step(frame: FrameType | None, op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -> None:
+    """Note arithmetic on sizes done at a frame; None notes nothing."""
+    if _log and frame is not None and len(_log[-1][1]) < _MOST_STEPS:
+        place = frame.f_code.co_filename, frame.f_lineno, frame.f_lasti
+        _log[-1][1][Step(place, op, scale, int(left), int(right), int(value))] = None
 
 
 def _comparison(op: str) -> Callable[[Dim, Any], Any]:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from costir.errors import TraceError
-from costir.tracing.dims import Dim, note_guard
+from costir.tracing.dims import Dim, note_guard, note_step
 from costir.tracing.frames import user_frame, where
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
@@ -51,12 +51,25 @@ def _note_edges(x: torch.Tensor, index: Any) -> None:
             dim += 1
 
 
+def _note_range(start: Any = 0, end: Any = None, step: Any = 1, **options: Any) -> None:
+    """How many numbers `arange` makes: a table made while the model is built is no operator of the run, yet has that size."""
+    start, end = (0, start) if end is None else (start, end)
+    if step == 1 or not all(isinstance(v, int) and not isinstance(v, bool) for v in (start, end, step)) or step == 0:
+        return
+    frame, span = user_frame(3), int(end) - int(start)
+    if start != 0:
+        note_step(frame, "-", end, start, span)
+    note_step(frame, "ceil", span, step, -(-span // int(step)))
+
+
 class _Shapes(TorchFunctionMode):  # type: ignore[misc]
     """Gives user code its tensors' sizes as `Dim`s, so that comparisons of them are noted."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ITEMS:
             _note_edges(args[0], args[1])
+        elif func is torch.arange:
+            _note_range(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         if func is _SIZE or func == _SHAPE:
             return torch.Size([Dim(i) for i in out]) if isinstance(out, torch.Size) else Dim(out)

@@ -16,7 +16,7 @@ from typing import NoReturn
 from costir.errors import CostirError, nearest
 
 DONE, WRONG, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
-VERBS = ("analyze", "solve", "check", "chips")
+VERBS = ("analyze", "solve", "check", "chips", "exercise")
 FORMATS = ("text", "markdown", "json", "csv", "latex", "html")
 
 DESCRIPTION = """\
@@ -26,6 +26,7 @@ What a PyTorch model costs, in closed form in its own size names, and the sizes 
   costir solve "bf16[B,8192] . [8192,8192]" --for B --chip tpu_v5e
   costir check "X[B,D] . Y[D,F]" "flops = 2*B*D*F"  is my own formula right?
   costir chips h100                                 the chips that are known, with sources
+  costir exercise next                              exercises on rooflines, checked
 
 SUBJECT is a Python file (model.py, model.py:Name), a Hugging Face config.json, a torch.export file, or a notation
 string. Python files are run, with your rights; everything else is only read.
@@ -114,7 +115,44 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("name", metavar="NAME", nargs="?")
     c.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a value")
     _output(c)
+    _exercise(verbs.add_parser("exercise", help="exercises, and a checker", description=EXERCISE, allow_abbrev=False,
+                               formatter_class=argparse.RawDescriptionHelpFormatter))  # fmt: skip
     return top
+
+
+EXERCISE = """\
+Exercises on rooflines; the checker says what a wrong answer forgot. Exit code 1: wrong.
+
+  costir exercise next                              the first that is not done
+  costir exercise check rl.q1 b="B > 240"           some parts; without answers it asks for them
+  costir exercise hint rl.q1                        again: a second hint
+"""
+
+
+def _exercise(p: argparse.ArgumentParser) -> None:
+    """The verbs of `costir exercise`."""
+    common = _Parser(add_help=False)
+    common.add_argument("--lang", metavar="en|zh", help="language (default: that of the locale)")
+    common.add_argument("--bank", metavar="FILE", help="your own exercises, in the format of docs/exercises.md")
+    _output(common)
+    common.set_defaults(width=110)
+    verbs = p.add_subparsers(dest="action", metavar="VERB", parser_class=_Parser, title="verbs")
+
+    def verb(name: str, text: str, *arguments: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=text, description=text, parents=[common], allow_abbrev=False)
+        for a in arguments:
+            made.add_argument(a.lower(), metavar=a)
+        return made
+
+    for name, text in (("list", "all exercises"), ("next", "the first that is not done")):
+        verb(name, text).add_argument("--chapter", metavar="NAME", help="seed, rl, tpu, ... or a word of the title")
+    verb("show", "the prompt", "ID")
+    verb("check", "check answers", "ID").add_argument(
+        "answer", metavar="ANSWER", nargs="*", help='"2*B*D*F", or PART="B > 240"'
+    )
+    verb("hint", "a hint; a second call says more", "ID").add_argument("number", metavar="N", type=int, nargs="?")
+    verb("solution", "step by step", "ID")
+    verb("grade", "many answers of many students: csv, yaml or json", "FILE")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -157,6 +195,10 @@ def _run(arguments: list[str]) -> int:
     if options.verb is None:
         parser().print_help()
         return DONE
+    if options.verb == "exercise":
+        from costir import exercise_commands
+
+        return exercise_commands.run(options)
     from costir import commands
 
     return int(getattr(commands, options.verb)(options))

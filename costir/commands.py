@@ -27,7 +27,7 @@ DONE, WRONG = 0, 1
 
 def analyze(o: argparse.Namespace) -> int:
     """`costir analyze`: the table, one operator explained, a plot."""
-    name = _format(o)
+    name = format_of(o)
     picture = plot_file(o.plot, o.subject) if o.plot else None
     if picture is not None:
         output.may_write(picture, o.force)
@@ -36,7 +36,7 @@ def analyze(o: argparse.Namespace) -> int:
 
     view = views.explain(report, o.explain) if o.explain else views.analysis(report, brief=not o.all)
     drawn = _draw(report, picture) if picture is not None else b""
-    _emit(view, name, o)
+    emit(view, name, o)
     if picture is not None:
         print(f"wrote {output.write(drawn, picture, o.force)}", file=sys.stderr)
     return DONE
@@ -44,19 +44,19 @@ def analyze(o: argparse.Namespace) -> int:
 
 def solve(o: argparse.Namespace) -> int:
     """`costir solve`: the critical size of the whole and of each operator, on each chip."""
-    name = _format(o)
+    name = format_of(o)
     if not o.chip:
         raise CostirError("a critical size needs a chip", "add for example --chip h100; costir chips lists them")
     report = _report(o, critical=True)
     from costir import views
 
-    _emit(views.solution(report), name, o)
+    emit(views.solution(report), name, o)
     return DONE
 
 
 def check(o: argparse.Namespace) -> int:
     """`costir check`: is the user's own formula right? Exit code 1 where it is not."""
-    name = _format(o)
+    name = format_of(o)
     formula_side(o.formula)
     if o.sweep or o.unknown:
         raise CostirError(
@@ -70,19 +70,19 @@ def check(o: argparse.Namespace) -> int:
     from costir.check import check as verdict_of
 
     verdict = verdict_of(cast(Any, analysis), o.formula, chips[0] if chips else None)
-    _emit(views.verdict(verdict, o.formula, analysis), name, o)
+    emit(views.verdict(verdict, o.formula, analysis), name, o)
     return DONE if verdict.right else WRONG
 
 
 def chips(o: argparse.Namespace) -> int:
     """`costir chips`: the database, or one chip with its sources."""
-    name = _format(o)
+    name = format_of(o)
     from costir import chips_view
 
     settings = key_values(o.set)
     if settings and not o.name:
         raise CostirError("--set needs a chip", "write for example: costir chips tpu_v5e --set memory.bandwidth=8.2e11")
-    _emit(chips_view.one_chip(o.name, settings) if o.name else chips_view.all_chips(), name, o)
+    emit(chips_view.one_chip(o.name, settings) if o.name else chips_view.all_chips(), name, o)
     return DONE
 
 
@@ -92,7 +92,7 @@ def chips(o: argparse.Namespace) -> int:
 def _analysis(o: argparse.Namespace) -> Analysis:
     """The subject under the conditions that every verb takes."""
     sizes = size_values(o.size)
-    with _quiet(o.debug), _progress(f"analysing {o.subject}"):
+    with _quiet(o.debug), progress(f"analysing {o.subject}"):
         import costir
 
         try:
@@ -127,7 +127,7 @@ def _report(o: argparse.Namespace, critical: bool = False) -> Report:
         raise CostirError(f"{', '.join(sorted(moved))} is put in as a number, so it cannot be swept", "add it to --keep")
     from costir.build import build
 
-    with _progress("solving"):
+    with progress("solving"):
         return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical)
 
 
@@ -147,7 +147,7 @@ def _draw(report: Report, picture: Path) -> bytes:
 # ---------------------------------------------------------------------------------------------------------------- output
 
 
-def _format(o: argparse.Namespace) -> str:
+def format_of(o: argparse.Namespace) -> str:
     """The format asked for; without one, by the suffix of the output file. Refuses a file it may not write before any work."""
     if o.output and o.output != "-":
         path = output.may_write(Path(o.output), o.force)
@@ -156,7 +156,7 @@ def _format(o: argparse.Namespace) -> str:
     return str(o.format or "text")
 
 
-def _emit(view: View, name: str, o: argparse.Namespace) -> None:
+def emit(view: View, name: str, o: argparse.Namespace) -> None:
     """Print, or write to the file asked for."""
     if o.output and o.output != "-":
         text = output.marked(render.render(view, name), name)
@@ -164,7 +164,7 @@ def _emit(view: View, name: str, o: argparse.Namespace) -> None:
     elif name == "text":
         terminal = sys.stdout.isatty()
         color = o.color == "always" or (o.color == "auto" and terminal and not os.environ.get("NO_COLOR"))
-        width = _width() if terminal else None
+        width = _width() if terminal else getattr(o, "width", None)
         sys.stdout.write(render_text.text(view.document(), width, color))
     else:
         sys.stdout.write(render.render(view, name))
@@ -188,7 +188,7 @@ def _quiet(debug: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress(what: str, after: float = 2.0) -> Iterator[None]:
+def progress(what: str, after: float = 2.0) -> Iterator[None]:
     """A spinner on stderr where that is a terminal and the work takes longer than `after` seconds."""
     if not sys.stderr.isatty():
         yield

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from costir import symbolic as sym
 from costir.errors import FormulaError
 from costir.formula_build import Tree, build
-from costir.formula_tokens import FUNCTIONS, RELATIONS, Token, fail, read_unit, tokenize
+from costir.formula_tokens import FUNCTIONS, RELATIONS, Token, fail, read_unit, shown_digits, tokenize, without_about
 from costir.symbolic import Expr
 
 MAX_LENGTH = 10_000
@@ -37,6 +37,7 @@ class Formula:
     Attributes:
         text: what was typed.
         lhs: the name on the left, words joined by one space ("flops", "critical B"); None where there is none.
+        left: the side before the relation where neither side is a name, `2*B < W*D`; else None.
         relation: "=", "<", "<=", ">", ">=", "~" (approximately), or "" where there is none.
         expr: the other side, exactly, over `symbolic.size` symbols; a number with a unit is in SI units.
         unit: "FLOP", "byte", "s", "FLOP/byte", ...; "" where none was written.
@@ -51,15 +52,17 @@ class Formula:
     unit: str = ""
     digits: int = 0
     notes: tuple[str, ...] = ()
+    left: Expr | None = None
 
 
-def parse_formula(text: str, names: Collection[str] | None = None) -> Formula:
+def parse_formula(text: str, names: Collection[str] | None = None, two_sided: bool = False) -> Formula:
     """Read a formula with at most one relation.
 
     Args:
         text: what was typed: Python, plain mathematics with juxtaposition and superscripts, full-width, or simple LaTeX.
         names: the size names that may occur. A run of letters is split into them, the longest first. None accepts every
             word as one name.
+        two_sided: read relations between two expressions too; without it one side must be a name.
 
     Raises:
         FormulaError: where it cannot be read, names something unknown, or would grow too large. The message points at the
@@ -70,7 +73,7 @@ def parse_formula(text: str, names: Collection[str] | None = None) -> Formula:
     if len(text) > MAX_LENGTH:
         raise FormulaError(f"a formula of {len(text)} characters is too long", f"at most {MAX_LENGTH} are read")
     known = None if names is None else frozenset(names)
-    tokens = tokenize(text)
+    tokens = without_about(tokenize(text), known or ())
     at = _relation(text, tokens)
     if at is None:
         return _side(text, tokens, known)
@@ -80,6 +83,11 @@ def parse_formula(text: str, names: Collection[str] | None = None) -> Formula:
     if phrase is None and (flipped := _phrase(right)) is not None:
         phrase, right, relation = flipped, left, _FLIP[relation]
         end = replace(tokens[at], kind="end")
+    if phrase is None and two_sided and not left:
+        return replace(_side(text, [*right, end], known), relation=relation)
+    if phrase is None and two_sided:
+        before = _side(text, [*left, replace(tokens[at], kind="end")], known)
+        return replace(_side(text, [*right, end], known), relation=relation, left=before.expr)
     if phrase is None:
         raise fail(text, tokens[0], "one side of the relation must be a name", "write for example flops = 2*B*D*F")
     return replace(_side(text, [*right, end], known), lhs=phrase, relation=relation)
@@ -116,10 +124,7 @@ def _side(text: str, tokens: list[Token], known: frozenset[str] | None) -> Formu
     parser = _Parser(text, body, known)
     tree = parser.parse()
     expr = build(text, tree) * scale
-    digits = 0
-    if len(body) == 2 and body[0].kind == "number":
-        digits = len(body[0].value.lower().split("e")[0].replace(".", "").lstrip("0")) or 1
-    return Formula(text, None, "", expr, unit, digits, tuple(dict.fromkeys(parser.notes)))
+    return Formula(text, None, "", expr, unit, shown_digits(body[:-1]), tuple(dict.fromkeys(parser.notes)))
 
 
 class _Parser:

@@ -58,16 +58,36 @@ _CHARACTER = {
 }  # fmt: skip
 
 
+# Chinese words that stand for signs and units; the longest that fits is taken.
+_WORD = {
+    "大于等于": ">=", "不小于": ">=", "不少于": ">=", "大于": ">", "超过": ">",
+    "小于等于": "<=", "不大于": "<=", "不超过": "<=", "小于": "<", "低于": "<",
+    "等于": "=", "大约": "~", "大概": "~", "约等于": "~", "约为": "~", "约": "~",
+    "乘以": "*", "除以": "/", "加上": "+", "减去": "-", "万亿": "*10^12", "亿": "*10^8", "万": "*10^4",
+    "字节": " byte", "比特": " bit", "毫秒": " ms", "微秒": " us", "纳秒": " ns", "秒": " s", "分钟": " min", "小时": " hours",
+    "天": " days", "次浮点运算": " FLOP", "浮点运算": " FLOP", "次运算": " FLOP", "词元": " token",
+    "个": " ", "块": " ", "张": " ", "趟": " ", "倍": " ",
+}  # fmt: skip
+_WORDS = re.compile("|".join(sorted(_WORD, key=len, reverse=True)))
+
+
 def _characters(text: str) -> tuple[str, list[int]]:
     """The text in plain characters, and for each the place it came from; a superscript n becomes ^(n)."""
     out: list[str] = []
     places: list[int] = []
     previous_super = False
+    words = {m.start(): m[0] for m in _WORDS.finditer(text)}
+    end = 0  # of the word that was read last
     for i, c in enumerate(text):
+        if i < end:
+            continue
         is_super = c in _SUPERSCRIPT
         plain = ")" if previous_super and not is_super else ""
         if is_super:
             plain += ("" if previous_super else "^(") + _SUPERSCRIPT[c]
+        elif i in words:
+            plain += _WORD[words[i]]
+            end = i + len(words[i])
         else:
             plain += _CHARACTER.get(c) or unicodedata.normalize("NFKC", c).replace("\u2044", "/")
         previous_super = is_super
@@ -171,24 +191,61 @@ def _latex(text: str, plain: str, places: list[int], i: int, value: str, tokens:
     return end
 
 
+_ABOUT = ("about", "approx", "approximately", "roughly", "around", "ca", "circa")
+
+
+def without_about(tokens: list[Token], known: Collection[str]) -> list[Token]:
+    """Without "about", at the start or after a relation, and without a leading "=": `~ 240`, `B > about 240`, `= 240`."""
+    out: list[Token] = []
+    for t in tokens:
+        starts = not out or (out[-1].kind == "op" and out[-1].value in RELATIONS)
+        vague = (t.kind == "word" and t.value.lower() in _ABOUT and t.value not in known) or (t.kind, t.value) == ("op", "~")
+        if starts and (vague or (not out and (t.kind, t.value) == ("op", "="))):
+            continue
+        out.append(t)
+    return out
+
+
+_POWER_OF_TEN = re.compile(r"\*10\^[({]?[-+]?[0-9]{1,3}[)}]?")
+
+
+def shown_digits(tokens: list[Token]) -> int:
+    """The significant digits of one plain number, also of 2.4*10^2; 0 for anything else."""
+    if not tokens or tokens[0].kind != "number":
+        return 0
+    if len(tokens) > 1 and not _POWER_OF_TEN.fullmatch("".join(t.value for t in tokens[1:])):
+        return 0
+    return len(tokens[0].value.lower().split("e")[0].replace(".", "").lstrip("0")) or 1
+
+
 # ---- units ------------------------------------------------------------------------------------------------------------
 
 _PREFIX = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
+# Things that are counted: "8 chips" is the number 8.
+COUNTED = (
+    "chip", "GPU", "TPU", "device", "host", "core", "node", "sequence", "request", "query", "expert", "lane", "kernel",
+    "operator", "pass", "layer", "hop", "time", "step", "server",
+)  # fmt: skip
 _TIME = {"s": 0, "sec": 0, "second": 0, "seconds": 0, "ms": -3, "us": -6, "μs": -6, "ns": -9}
 
 
 def _units() -> dict[str, tuple[str, Expr]]:
     """Every unit by its written name: what it is in SI, and how many of these one is."""
     table: dict[str, tuple[str, Expr]] = {w: ("s", sym.number(10) ** e) for w, e in _TIME.items()}
-    table |= {"min": ("s", sym.number(60)), "h": ("s", sym.number(3600)), "hours": ("s", sym.number(3600))}
+    table |= {"min": ("s", sym.number(60)), "minutes": ("s", sym.number(60))}
+    table |= dict.fromkeys(("h", "hour", "hours"), ("s", sym.number(3600)))
+    table |= dict.fromkeys(("day", "days"), ("s", sym.number(86400)))
     for prefix, e in _PREFIX.items():
         scale = sym.number(10) ** e
         table |= {prefix + w: ("FLOP", scale) for w in ("FLOP", "FLOPs", "flop", "flops", "Flop", "OP", "OPs", "ops")}
         table |= {prefix + w: ("FLOP/s", scale) for w in ("FLOPS", "OPS")}
         table |= {prefix + w: ("byte", scale) for w in ("B", "byte", "bytes", "Byte", "Bytes")}
         table |= {prefix + w: ("bit", scale) for w in ("b", "bit", "bits", "Bit")}
+        table |= {prefix + w: ("1/s", scale) for w in ("Hz", "QPS")}
         table |= {f"{prefix}{w}": (w.rstrip("s"), scale) for w in ("token", "tokens", "param", "params", "parameters")}
+    table |= {w + s: (w, sym.ONE) for w in COUNTED for s in ("", "s")}
+    table["passes"] = ("pass", sym.ONE)
     for prefix, e in _BINARY.items():
         table |= {prefix + w: ("byte", sym.number(2) ** e) for w in ("B", "byte", "bytes")}
     return table
@@ -207,7 +264,11 @@ def read_unit(tokens: list[Token], known: Collection[str] | None) -> tuple[list[
         return [*body[:-1], end], "", sym.number(1) / 100
     for count in (3, 1):
         tail = body[-count:]
-        if len(body) <= count or not all(_is_unit(t, known) for t in tail[::2]) or (count == 3 and tail[1].value != "/"):
+        if (
+            len(body) <= count
+            or not all(_is_unit(t, known) for t in tail[::2])
+            or (count == 3 and tail[1].value not in ("/", "per"))
+        ):
             continue
         before = body[-count - 1]
         if before.kind not in ("number", "word") and before.value not in (")", "}", "]"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,18 +34,35 @@ def paint(text: str, style: str, color: bool) -> str:
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if color and style and text.strip() else text
 
 
+def cells(text: str) -> int:
+    """How many columns of a terminal a text takes: Chinese characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
+def pad(text: str, width: int, right: bool = False) -> str:
+    """`text` with spaces up to a width in columns."""
+    space = " " * (width - cells(text))
+    return space + text if right else text + space
+
+
+# A line may end after a space, and after any Chinese character, but not before the punctuation that follows it.
+_PIECES = re.compile(r"[\u2e80-\uffef][，。；：、）！？”》】]*|[^ \u2e80-\uffef]+[，。；：、）！？”》】]* ?| ")
+
+
 def wrap(text: str, width: int) -> list[str]:
     """`text` in lines of at most `width`, broken after spaces, and after `*` or `(` where it must; never within a name."""
     lines = [""]
-    for piece in re.findall(r"[^ ]+ ?| ", text):
-        if len(lines[-1]) + len(piece.rstrip()) <= width:
+    for piece in _PIECES.findall(text):
+        if cells(lines[-1]) + cells(piece.rstrip()) <= width:
             lines[-1] += piece
             continue
-        if len(piece.rstrip()) <= width:
+        if cells(piece.rstrip()) <= width:
             lines.append(piece)
             continue
         for part in re.findall(r"[^*(]+(?:\*+|\()* ?|[*(]+ ?", piece):
-            if len(lines[-1]) + len(part.rstrip()) > width and lines[-1]:
+            if cells(lines[-1]) + cells(part.rstrip()) > width and lines[-1]:
                 lines.append("")
             lines[-1] += part
     return [line.rstrip() for line in lines if line.strip()] or [""]
@@ -75,7 +93,7 @@ def grid(
 
 
 def _natural(columns: Sequence[Column], lines: Sequence[Line]) -> list[int]:
-    return [max([len(c.title), *(len(row.cells[i]) for row in lines if i < len(row.cells))]) for i, c in enumerate(columns)]
+    return [max([cells(c.title), *(cells(row.cells[i]) for row in lines if i < len(row.cells))]) for i, c in enumerate(columns)]
 
 
 def _widths(columns: Sequence[Column], lines: Sequence[Line], width: int | None) -> list[int] | None:
@@ -98,9 +116,8 @@ def _rule(widths: Sequence[int]) -> str:
     return "-" * (sum(widths) + len(GAP) * (len(widths) - 1))
 
 
-def _join(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    padded = (c.rjust(w) if col.right else c.ljust(w) for c, col, w in zip(cells, columns, widths, strict=True))
-    return GAP.join(padded).rstrip()
+def _join(texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    return GAP.join(pad(c, w, col.right) for c, col, w in zip(texts, columns, widths, strict=True)).rstrip()
 
 
 def _format(row: Line, columns: Sequence[Column], widths: Sequence[int], color: bool) -> list[str]:
@@ -108,10 +125,10 @@ def _format(row: Line, columns: Sequence[Column], widths: Sequence[int], color: 
     height = max(map(len, wrapped))
     table = [[cell[k] if k < len(cell) else "" for cell in wrapped] for k in range(height)]
     if not color or row.style:
-        return [paint(_join(cells, columns, widths), row.style, color) for cells in table]
+        return [paint(_join(texts, columns, widths), row.style, color) for texts in table]
     out = []
-    for cells in table:
-        padded = [c.rjust(w) if col.right else c.ljust(w) for c, col, w in zip(cells, columns, widths, strict=True)]
+    for texts in table:
+        padded = [pad(c, w, col.right) for c, col, w in zip(texts, columns, widths, strict=True)]
         out.append(
             GAP.join(paint(c, "dim" if col.formula else "", color) for c, col in zip(padded, columns, strict=True)).rstrip()
         )

@@ -39,7 +39,7 @@ def _cell(cell: Cell) -> str:
 
 def _facts(facts: tuple[Fact, ...], width: int | None, color: bool) -> list[str]:
     """Labelled lines; a label that repeats is printed once."""
-    edge = max((len(f.label) for f in facts), default=0) + 2
+    edge = max((layout.cells(f.label) for f in facts), default=0) + 2
     out, before = [], ""
     for f in facts:
         name = f.label if f.label != before else ""
@@ -47,6 +47,7 @@ def _facts(facts: tuple[Fact, ...], width: int | None, color: bool) -> list[str]
         body = f.text if f.formula is None else f"{f.text} = {f.formula!s}"
         lines = [body] if width is None else layout.wrap(body, max(width - edge - 2, 30))
         out += [
-            f"  {paint((name if i == 0 else '').ljust(edge - 1), 'dim', color)} {line}".rstrip() for i, line in enumerate(lines)
+            f"  {paint(layout.pad(name if i == 0 else '', edge - 1), 'dim', color)} {line}".rstrip()
+            for i, line in enumerate(lines)
         ]
     return out

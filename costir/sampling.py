@@ -6,9 +6,10 @@ that is not zero vanishes at a random point of a range of n numbers with probabi
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from costir import symbolic as sym
@@ -70,6 +71,30 @@ def constant_ratio(a: Values, b: Values) -> Fraction | None:
         return None
     ratios = tuple(x / y for x, y in zip(a, b, strict=True))
     return ratios[0] if same(ratios, (ratios[0],) * len(ratios)) else None
+
+
+def growing(given: Expr, expected: Expr, names: Sequence[str], points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """The fewest sizes, three at most, that must grow together for given/expected to tend to 1; all sets of that many."""
+    for count in range(1, min(len(names), 3) + 1):
+        found = [c for c in itertools.combinations(names, count) if _tends(given, expected, c, points)]
+        if found:
+            return found
+    return []
+
+
+def _tends(given: Expr, expected: Expr, names: Collection[str], points: Sequence[Point]) -> bool:
+    """Whether given/expected tends to 1 as the named sizes grow together, at every point of the others."""
+    for point in points:
+        gaps = []
+        for scale in (10**9, 10**13):
+            at = {n: v * scale if n in names else v for n, v in point.items()}
+            a, b = value(given, at), value(expected, at)
+            if a is None or not b:
+                return False
+            gaps.append(abs(a / b - 1))
+        if gaps[0] > Fraction(1, 10) or gaps[1] > gaps[0] / 50 or gaps[1] > Fraction(1, 10**4):
+            return False
+    return bool(points)
 
 
 def as_float(x: Fraction | float) -> float:

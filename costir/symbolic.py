@@ -8,6 +8,7 @@ assumptions). Sums are built by one `total`, never by a chain of `+`; expression
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
@@ -231,6 +232,33 @@ def roots(e: Expr, symbol: Symbol) -> list[Expr]:
         a, b = polynomial.all_coeffs()
         return [cast(Expr, sp.cancel(-b / a))]
     return [cast(Expr, r) for r in sp.roots(polynomial) if r.is_real is not False]
+
+
+def extremes(e: Expr) -> tuple[Expr, ...]:
+    """What a Max or Min is taken of; empty for anything else."""
+    return tuple(e.args) if isinstance(e, (sp.Max, sp.Min)) else ()
+
+
+def is_rational(e: Expr) -> bool:
+    """Whether it is a ratio of polynomials."""
+    return bool(e.is_rational_function())
+
+
+@functools.lru_cache(maxsize=1024)
+def fraction(e: Expr) -> tuple[Expr, Expr]:
+    """What stands above and below the line, multiplied out, without common factors."""
+    above, below = sp.fraction(sp.cancel(sp.together(e)))
+    return cast(Expr, sp.expand(above)), cast(Expr, sp.expand(below))
+
+
+def spread(e: Expr) -> int:
+    """At most how many terms there are above and below the line when all is multiplied out."""
+    if e.is_Atom:
+        return 1
+    parts = [spread(a) for a in e.args]
+    if isinstance(e, sp.Pow) and e.exp.is_Integer:
+        return math.comb(parts[0] + abs(int(e.exp)) - 1, abs(int(e.exp)))
+    return sum(parts) if e.is_Add else math.prod(parts)
 
 
 def limit(e: Expr, symbols: Iterable[Symbol]) -> Expr:

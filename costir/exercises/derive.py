@@ -22,12 +22,23 @@ from typing import Any
 
 from costir import symbolic as sym
 from costir.errors import CostirError, FormulaError, nearest
-from costir.exercises.bank import exact
+from costir.exercises.catalog import exact
 from costir.formula import parse_formula
 from costir.hardware import load_chip
 from costir.symbolic import Expr
 
-TOTALS = ("flops", "matmul_flops", "vector_flops", "special_flops", "bytes", "read", "write", "params", "weight_bytes", "intensity")
+TOTALS = (
+    "flops",
+    "matmul_flops",
+    "vector_flops",
+    "special_flops",
+    "bytes",
+    "read",
+    "write",
+    "params",
+    "weight_bytes",
+    "intensity",
+)
 
 
 def derive(spec: Mapping[str, Any], folder: str) -> Expr:
@@ -46,8 +57,8 @@ def derive(spec: Mapping[str, Any], folder: str) -> Expr:
     if "cross" in spec:
         if "for" not in spec:
             raise CostirError("a crossing needs the size to solve for", "add for: B")
-        found = _crossing(*(_formula(str(f), known) for f in spec["cross"]), spec["for"])
-        known["crossing"] = found
+        one, other = (_formula(str(f), known) for f in spec["cross"])
+        known["crossing"] = _crossing(one, other, str(spec["for"]))
     result = _formula(str(spec["formula"]), known) if "formula" in spec else list(known.values())[-1]
     if spec.get("large"):
         result = sym.limit(result, [sym.size(n) for n in spec["large"]])
@@ -85,7 +96,8 @@ def _quantity(q: Any, known: Mapping[str, Expr], folder: str) -> Expr:
 def _analysis(subject: str, options: tuple[tuple[str, str], ...]) -> Any:
     from costir.api import analyze
 
-    return analyze(subject, **dict(options))
+    given: dict[str, Any] = dict(options)
+    return analyze(subject, **given)
 
 
 def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:

@@ -1,4 +1,4 @@
-"""The records of an exercise bank. `bank.py` makes them from YAML; nothing changes them."""
+"""The records of an exercise bank. `catalog.py` makes them from YAML; nothing changes them."""
 
 from __future__ import annotations
 

@@ -65,11 +65,12 @@ def _survey(name: str, text: str) -> None:
     """Refuse what could grow without bound when it is built, before it is built."""
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
+        where = f"{name}, line {event.start_mark.line + 1}" if event.start_mark else name
         if isinstance(event, yaml.AliasEvent):
-            raise CostirError(f"{name}, line {event.start_mark.line + 1}: references (*name) are not read", "write it out")
+            raise CostirError(f"{where}: references (*name) are not read", "write it out")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
-                raise CostirError(f"{name}, line {event.start_mark.line + 1}: nested too deeply", f"at most {DEEPEST} levels")
+                raise CostirError(f"{where}: nested too deeply", f"at most {DEEPEST} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1

@@ -1,0 +1,103 @@
+"""What a student typed, read in the letters of the exercise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from costir import symbolic as sym
+from costir.errors import FormulaError
+from costir.exercises.reference import Reference, Unit, in_si, unit_of
+from costir.formula import Formula, parse_formula
+from costir.symbolic import Expr
+
+LONGEST = 2000
+MOST_TERMS = 60
+_FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+# "17.4B" is 17.4 billion where B is no letter of the exercise.
+_SUFFIX = re.compile(r"(?<![\w.])([0-9][0-9,]*\.?[0-9]*)\s*(k|K|M|B|T|bn|thousand|million|billion|trillion)(?=\s|$)")
+_POWER = {"k": 3, "K": 3, "thousand": 3, "M": 6, "million": 6, "B": 9, "bn": 9, "billion": 9, "T": 12, "trillion": 12}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer.
+
+    Attributes:
+        expr: in SI, over letters; for a bound the value at the boundary.
+        relation: "<", ">", "<=", ">=" with `symbol` on the left, or "" where none was written.
+        symbol: the letter that a relation is on; "" where none was written.
+        unit: what was written; None where nothing was.
+        digits: significant digits of one plain number, else 0.
+        notes: how ambiguous places were read.
+    """
+
+    text: str
+    expr: Expr
+    relation: str
+    symbol: str
+    unit: Unit | None
+    digits: int
+    notes: tuple[str, ...]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it has no letters."""
+        return not self.expr.free_symbols
+
+
+def read(text: str, reference: Reference) -> Answer:
+    """Read an answer to a part.
+
+    Raises:
+        FormulaError: where it cannot be read; the message points at the character.
+    """
+    if len(text) > LONGEST:
+        raise FormulaError(f"an answer of {len(text)} characters is too long", f"at most {LONGEST} are read")
+    if not text.strip():
+        raise FormulaError("the answer is empty", "write for example C/W, 240 or B > 240")
+    letters = reference.letters
+    formula = parse_formula(_powers(text, letters), letters, two_sided=True)
+    unit = unit_of(formula.unit) if formula.unit else None
+    relation = formula.relation if formula.relation in _FLIP else ""
+    symbol = formula.lhs or ""
+    expr = in_si(formula, reference.unit)
+    if relation and reference.right.symbol and symbol != reference.right.symbol:
+        solved = _solved(formula, reference.right.symbol, letters)
+        if solved is not None:
+            relation, expr = solved
+            symbol = reference.right.symbol
+    return Answer(text, expr, relation, symbol, unit, formula.digits, formula.notes)
+
+
+def _powers(text: str, letters: frozenset[str]) -> str:
+    """17.4B as 17.4e9, where B is no letter of the exercise."""
+
+    def put(m: re.Match[str]) -> str:
+        return m[0] if m[2] in letters else f"{m[1].rstrip('.')}e{_POWER[m[2]]}"
+
+    return _SUFFIX.sub(put, text)
+
+
+def _solved(formula: Formula, name: str, letters: frozenset[str]) -> tuple[str, Expr] | None:
+    """A relation that stands in another form, W*D > 2*C or 2*C/D < W, as one on the letter that is asked; None if it is not.
+
+    Everything is positive, so that one root says where the relation changes.
+    """
+    symbol = sym.size(name)
+    left = formula.left if formula.left is not None else sym.size(formula.lhs) if formula.lhs in letters else None
+    if left is None or symbol not in (left - formula.expr).free_symbols:
+        return None
+    difference = left - formula.expr
+    if sym.spread(difference) > MOST_TERMS:  # solving takes no bounded time
+        return None
+    roots = [r for r in sym.roots(difference, symbol) if r != 0 and not r.is_negative]
+    if len(roots) != 1:
+        return None
+    others = {s: 3 + 2 * i for i, s in enumerate(sorted(roots[0].free_symbols, key=str))}
+    root = sym.to_fraction(sym.evaluate(roots[0], others))
+    if root is None or root <= 0:
+        return None
+    above = sym.evaluate(difference, {**others, symbol: sym.number(2 * root)})
+    greater = bool(above.is_positive) == (formula.relation[0] == ">")
+    return (">" if greater else "<") + formula.relation[1:], roots[0]

@@ -1,0 +1,178 @@
+"""The right answer of a part, and the known others, as exact values at many points, so that forms do not matter.
+
+Letters of sizes get random whole numbers. Equality of two expressions is decided by simplification where that is quick, and
+by exact values at all points.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from costir import sampling
+from costir import symbolic as sym
+from costir.errors import CostirError
+from costir.exercises.derive import derive
+from costir.exercises.records import Exercise, Other, Part
+from costir.formula import Formula, parse_formula
+from costir.formula_tokens import COUNTED, UNITS
+from costir.sampling import Values
+from costir.symbolic import Expr
+
+POINTS = 20
+BITS = Fraction(1, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit in SI: what it measures, and how much one is. Things that are counted measure nothing."""
+
+    base: str
+    scale: Fraction
+
+
+@functools.lru_cache(maxsize=4096)
+def unit_of(text: str) -> Unit:
+    """A unit by its written name: "GB" is 1e9 byte, "tokens" plain numbers, "bit" an eighth of a byte."""
+    above, _, below = text.partition("/")
+    top, bottom = _simple(above), _simple(below)
+    scale = top.scale / bottom.scale
+    if bottom.base and top.base != bottom.base:
+        return Unit(f"{top.base or '1'}/{bottom.base}", scale)
+    return Unit("" if bottom.base else top.base, scale)
+
+
+def _simple(name: str) -> Unit:
+    name = name.strip()
+    if name in ("", "1"):
+        return Unit("", Fraction(1))
+    if "/" in name or name not in UNITS:
+        return Unit(name if name not in COUNTED else "", Fraction(1))
+    base, scale = UNITS[name]
+    exact = sym.to_fraction(scale) or Fraction(1)
+    if base == "bit":
+        return Unit("byte", exact * BITS)
+    if base in COUNTED or base in ("token", "param", "parameter"):
+        return Unit("", exact)
+    return Unit(base, exact)
+
+
+@dataclass(frozen=True)
+class Known:
+    """An answer that is known, right or not.
+
+    Attributes:
+        expr: in SI, over letters; `at` has numbers for them (the part's, unless the answer has its own).
+        symbol: what a bound is on; "" for others.
+        relation: "<", ">", "<=", ">=" for bounds, else "".
+        other: which known other answer it is; None for the right one.
+    """
+
+    expr: Expr
+    at: Mapping[str, Fraction]
+    symbol: str = ""
+    relation: str = ""
+    other: Other | None = None
+
+    @functools.cached_property
+    def valued(self) -> Expr:
+        """The expression with all given numbers put in."""
+        return put(self.expr, self.at)
+
+    @functools.cached_property
+    def number(self) -> Fraction | None:
+        """Its value, where numbers are given for all letters."""
+        return sym.to_fraction(self.valued)
+
+
+def put(e: Expr, values: Mapping[str, Fraction]) -> Expr:
+    """Numbers for letters."""
+    return sym.evaluate(e, {sym.size(n): sym.number(v) for n, v in values.items()})
+
+
+class Reference:
+    """What a part's answers are compared with.
+
+    Raises:
+        CostirError: where the bank's own answer cannot be read or derived.
+    """
+
+    def __init__(self, exercise: Exercise, part: Part) -> None:
+        self.exercise, self.part = exercise, part
+        self.letters = frozenset(exercise.letters)
+        self.unit = unit_of(part.unit)
+        self.right = self._right()
+        self.points = self._points()
+        self._values: dict[tuple[Expr, int], Values | None] = {}
+
+    def _read(self, text: str, values: Mapping[str, Fraction], other: Other | None = None) -> Known:
+        read = parse_formula(text, self.letters, two_sided=True)
+        expr = in_si(read, self.unit)
+        bound = read.relation if read.relation in ("<", "<=", ">", ">=") else ""
+        return Known(expr, values, read.lhs or "" if bound else "", bound, other)
+
+    def _right(self) -> Known:
+        part = self.part
+        try:
+            if part.answer:
+                return self._read(part.answer, part.values)
+            return Known(derive(part.derive, self.exercise.folder) * sym.number(self.unit.scale), part.values)
+        except CostirError as error:
+            raise CostirError(f"exercise {self.exercise.ident}, part {part.ident}: {error.message}", error.hint) from error
+
+    @functools.cached_property
+    def others(self) -> tuple[Known, ...]:
+        """Conventions, then slips, then mistakes."""
+        return tuple(self._read(o.answer, {**self.part.values, **o.values}, o) for o in self.part.others)
+
+    @functools.cached_property
+    def limit(self) -> Known | None:
+        """The form in the limit where the exact one is asked, or the reverse."""
+        return self._read(self.part.limit, self.part.values) if self.part.limit else None
+
+    def _points(self) -> list[Mapping[str, int]]:
+        draw = random.Random(7)
+        names = sorted(self.letters | {str(s) for s in self.right.expr.free_symbols})
+        points: list[Mapping[str, int]] = []
+        for i in range(POINTS):
+            top = (12, 400, 10**6, 10**9)[i % 4]
+            points.append({n: draw.randint(2, top) for n in names})
+        for i in range(0, POINTS, 3):  # where the given rates are, so that both sides of a Max are met
+            given = {n: int(v) for n, v in self.part.values.items() if v.denominator == 1}
+            points.append({**points[i], **given})
+        return points
+
+    def values(self, e: Expr, count: int) -> Values | None:
+        """Values at the first points."""
+        if (e, count) not in self._values:
+            if len(self._values) > 2000:
+                self._values.clear()
+            self._values[e, count] = sampling.values(e, self.points[:count])
+        return self._values[e, count]
+
+    def equal(self, a: Expr, b: Expr) -> bool:
+        """Whether two expressions are one function of the letters."""
+        if a == b:
+            return True
+        for count in (2, len(self.points)):  # most that differ do so at once
+            left, right = self.values(a, count), self.values(b, count)
+            if left is None or right is None or not sampling.same(left, right):
+                return False
+        return True
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - references live as long as the bank
+    def term(self, text: str) -> Expr:
+        """A named term of the bank."""
+        return parse_formula(text, self.letters).expr
+
+    def name(self, ident: str) -> Known:
+        """The right answer, or that of a convention: what a part's name asks for."""
+        return next((k for k in self.others if k.other is not None and k.other.ident == ident), self.right)
+
+
+def in_si(read: Formula, default: Unit) -> Expr:
+    """What was typed, in SI: without a unit it is in the part's own. The reader has put the prefixes in already."""
+    return read.expr * sym.number(unit_of(read.unit).scale if read.unit else default.scale)

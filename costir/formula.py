@@ -41,6 +41,7 @@ class Formula:
         relation: "=", "<", "<=", ">", ">=", "~" (approximately), or "" where there is none.
         expr: the other side, exactly, over `symbolic.size` symbols; a number with a unit is in SI units.
         unit: "FLOP", "byte", "s", "FLOP/byte", ...; "" where none was written.
+        scale: how many of the unit's base the written unit is: 1000**-1 for ms.
         digits: significant digits, where the answer is one plain number ("255.2" has 4), else 0.
         notes: how ambiguous places were read.
     """
@@ -53,6 +54,7 @@ class Formula:
     digits: int = 0
     notes: tuple[str, ...] = ()
     left: Expr | None = None
+    scale: Expr = sym.ONE
 
 
 def parse_formula(text: str, names: Collection[str] | None = None, two_sided: bool = False) -> Formula:
@@ -124,7 +126,7 @@ def _side(text: str, tokens: list[Token], known: frozenset[str] | None) -> Formu
     parser = _Parser(text, body, known)
     tree = parser.parse()
     expr = build(text, tree) * scale
-    return Formula(text, None, "", expr, unit, shown_digits(body[:-1]), tuple(dict.fromkeys(parser.notes)))
+    return Formula(text, None, "", expr, unit, shown_digits(body[:-1]), tuple(dict.fromkeys(parser.notes)), None, scale)
 
 
 class _Parser:

@@ -65,7 +65,7 @@ _WORD = {
     "等于": "=", "大约": "~", "大概": "~", "约等于": "~", "约为": "~", "约": "~",
     "乘以": "*", "除以": "/", "加上": "+", "减去": "-", "万亿": "*10^12", "亿": "*10^8", "万": "*10^4",
     "字节": " byte", "比特": " bit", "毫秒": " ms", "微秒": " us", "纳秒": " ns", "秒": " s", "分钟": " min", "小时": " hours",
-    "天": " days", "次浮点运算": " FLOP", "浮点运算": " FLOP", "次运算": " FLOP", "词元": " token",
+    "天": " days", "年": " years", "次浮点运算": " FLOP", "浮点运算": " FLOP", "次运算": " FLOP", "词元": " token",
     "个": " ", "块": " ", "张": " ", "趟": " ", "倍": " ",
 }  # fmt: skip
 _WORDS = re.compile("|".join(sorted(_WORD, key=len, reverse=True)))
@@ -235,7 +235,8 @@ def _units() -> dict[str, tuple[str, Expr]]:
     table: dict[str, tuple[str, Expr]] = {w: ("s", sym.number(10) ** e) for w, e in _TIME.items()}
     table |= {"min": ("s", sym.number(60)), "minutes": ("s", sym.number(60))}
     table |= dict.fromkeys(("h", "hour", "hours"), ("s", sym.number(3600)))
-    table |= dict.fromkeys(("day", "days"), ("s", sym.number(86400)))
+    for name, days in (("day", 1), ("week", 7), ("year", "365.25")):
+        table |= dict.fromkeys((name, f"{name}s"), ("s", sym.number(86400) * sym.number(days)))
     for prefix, e in _PREFIX.items():
         scale = sym.number(10) ** e
         table |= {prefix + w: ("FLOP", scale) for w in ("FLOP", "FLOPs", "flop", "flops", "Flop", "OP", "OPs", "ops")}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from costir import symbolic as sym
 from costir.errors import FormulaError
 from costir.exercises.reference import Reference, Unit, in_si, unit_of
 from costir.formula import Formula, parse_formula
+from costir.sampling import as_float
 from costir.symbolic import Expr
 
 LONGEST = 2000
@@ -29,6 +31,7 @@ class Answer:
         symbol: the letter that a relation is on; "" where none was written.
         unit: what was written; None where nothing was.
         digits: significant digits of one plain number, else 0.
+        scale: the unit that the digits are in: 1/1000 for ms.
         notes: how ambiguous places were read.
     """
 
@@ -38,12 +41,23 @@ class Answer:
     symbol: str
     unit: Unit | None
     digits: int
+    scale: Fraction
     notes: tuple[str, ...]
 
     @property
     def is_number(self) -> bool:
         """Whether it has no letters."""
         return not self.expr.free_symbols
+
+    def rounds(self, value: Fraction) -> bool:
+        """Whether a number is this value as rounded to the digits typed (two at least); without digits, to 0.1 %."""
+        number = sym.to_fraction(self.expr)
+        if number is None:
+            return False
+        if self.digits >= 2:
+            typed, rounded = (as_float(x / self.scale) for x in (number, value))
+            return f"{typed:.{self.digits - 1}e}" == f"{rounded:.{self.digits - 1}e}"
+        return number == value or (self.digits == 0 and abs(number - value) <= abs(value) / 1000)
 
 
 def read(text: str, reference: Reference) -> Answer:
@@ -61,13 +75,13 @@ def read(text: str, reference: Reference) -> Answer:
     unit = unit_of(formula.unit) if formula.unit else None
     relation = formula.relation if formula.relation in _FLIP else ""
     symbol = formula.lhs or ""
-    expr = in_si(formula, reference.unit)
+    expr, scale = in_si(formula, reference.unit)
     if relation and reference.right.symbol and symbol != reference.right.symbol:
         solved = _solved(formula, reference.right.symbol, letters)
         if solved is not None:
             relation, expr = solved
             symbol = reference.right.symbol
-    return Answer(text, expr, relation, symbol, unit, formula.digits, formula.notes)
+    return Answer(text, expr, relation, symbol, unit, formula.digits, scale, formula.notes)
 
 
 def _powers(text: str, letters: frozenset[str]) -> str:

@@ -211,12 +211,9 @@ def _shown(answer: Answer, reference: Reference, right: Known) -> _Outcome | Non
     if answer.digits:
         return None
     for known in reference.others:
-        if known.other is None or known.expr == right.expr:
-            continue
-        own = dict(known.at) != dict(right.at)  # the same letters with other numbers: only the number can show it
-        if (not own and reference.equal(answer.expr, known.expr)) or (
-            answer.is_number and answer.expr == known.valued != right.valued
-        ):
+        same = reference.equal(known.expr, right.expr)  # the same letters with other numbers: only the number can show it
+        as_number = answer.is_number and answer.expr == known.valued != right.valued
+        if as_number or (not same and reference.equal(answer.expr, known.expr)):
             return _other(known, right, reference)
     return None
 
@@ -263,8 +260,7 @@ def _large(names: Sequence[str]) -> Words:
 
 
 def _rounds(answer: Answer, known: Known) -> bool:
-    number = sym.to_fraction(answer.expr)
-    return number is not None and known.number is not None and hypotheses.close(number, known.number, answer.digits)
+    return known.number is not None and answer.rounds(known.number)
 
 
 def _number(answer: Answer, reference: Reference, right: Known) -> _Outcome | None:
@@ -309,7 +305,7 @@ def _near_others(answer: Answer, reference: Reference, right: Known) -> _Outcome
         if known.number is None or known.other is None or (known.expr == right.expr and known.number == right.number):
             continue
         needed = 4 if inside and known.other.kind == "mistake" else 2 if known.number != number else 1
-        if answer.digits >= needed and (known.number == number or hypotheses.close(number, known.number, answer.digits)):
+        if answer.digits >= needed and (known.number == number or answer.rounds(known.number)):
             return _other(known, right, reference)
     return None
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from costir import sampling
 from costir import symbolic as sym
 from costir.exercises.answer import Answer
 from costir.exercises.reference import Known, Reference, put
@@ -46,7 +45,7 @@ def diagnose(answer: Answer, reference: Reference, right: Known, siblings: Seque
         if k.expr != right.expr and like(answer, k.expr, reference, right.at):
             return Diagnosis("other_part", {"part": name})
     ratio = _ratio(answer, reference, right)
-    if ratio is not None and (found := _factor(ratio, answer, reference)) is not None:
+    if ratio is not None and (found := _factor(ratio, answer, reference, right)) is not None:
         return found
     for expr, key, values in _made(reference, right.expr):
         if like(answer, expr, reference, right.at):
@@ -67,8 +66,8 @@ def like(answer: Answer, expr: Expr, reference: Reference, at: Mapping[str, Frac
             return True
         missing = {str(s) for s in expr.free_symbols - answer.expr.free_symbols}
         return bool(missing) and missing <= set(at) and near_everywhere(answer.expr, expr, reference, at)
-    number, value = sym.to_fraction(answer.expr), sym.to_fraction(put(expr, at))
-    return number is not None and value is not None and close(number, value, answer.digits)
+    value = sym.to_fraction(put(expr, at))
+    return value is not None and answer.rounds(value)
 
 
 def near_everywhere(a: Expr, b: Expr, reference: Reference, at: Mapping[str, Fraction]) -> bool:
@@ -77,13 +76,6 @@ def near_everywhere(a: Expr, b: Expr, reference: Reference, at: Mapping[str, Fra
     if left is None or right is None:
         return False
     return all(abs(x - y) <= ROUNDED * abs(y) for x, y in zip(left, right, strict=True))
-
-
-def close(number: Fraction, value: Fraction, digits: int) -> bool:
-    """Whether a number is a value as rounded to so many digits (at least two); without digits, to one part in a thousand."""
-    if digits >= 2:
-        return f"{sampling.as_float(value):.{digits - 1}e}" == f"{sampling.as_float(number):.{digits - 1}e}"
-    return number == value or (digits == 0 and abs(number - value) <= abs(value) / 1000)
 
 
 # ---------------------------------------------------------------------------------------------------------- one factor
@@ -100,12 +92,14 @@ def _ratio(answer: Answer, reference: Reference, right: Known) -> Fraction | Non
     return number / value if number is not None and value else None
 
 
-def _factor(ratio: Fraction, answer: Answer, reference: Reference) -> Diagnosis | None:
+def _factor(ratio: Fraction, answer: Answer, reference: Reference, right: Known) -> Diagnosis | None:
     """A factor that says what was forgotten."""
     base = reference.unit.base
 
     def off(factor: Fraction) -> bool:
-        return ratio == factor or (answer.is_number and close(ratio, factor, min(max(answer.digits, 2), 4)))
+        if not answer.is_number or right.number is None:
+            return ratio == factor
+        return answer.rounds(factor * right.number)
 
     halves = {"FLOP": ("macs", "double"), "FLOP/byte": ("intensity_half", "intensity_2"), "byte": ("bytes_half", "bytes_2")}
     half, twice = halves.get(base, ("half", "twice"))

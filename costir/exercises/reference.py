@@ -110,7 +110,7 @@ class Reference:
 
     def _read(self, text: str, values: Mapping[str, Fraction], other: Other | None = None) -> Known:
         read = parse_formula(text, self.letters, two_sided=True)
-        expr = in_si(read, self.unit)
+        expr, _ = in_si(read, self.unit)
         bound = read.relation if read.relation in ("<", "<=", ">", ">=") else ""
         return Known(expr, values, read.lhs or "" if bound else "", bound, other)
 
@@ -173,6 +173,9 @@ class Reference:
         return next((k for k in self.others if k.other is not None and k.other.ident == ident), self.right)
 
 
-def in_si(read: Formula, default: Unit) -> Expr:
-    """What was typed, in SI: without a unit it is in the part's own. The reader has put the prefixes in already."""
-    return read.expr * sym.number(unit_of(read.unit).scale if read.unit else default.scale)
+def in_si(read: Formula, default: Unit) -> tuple[Expr, Fraction]:
+    """What was typed, in SI, and what it was multiplied by: without a unit it is in the part's own."""
+    if not read.unit:
+        return read.expr * sym.number(default.scale), default.scale
+    own = unit_of(read.unit).scale  # the reader has put the prefixes in already
+    return read.expr * sym.number(own), own * (sym.to_fraction(read.scale) or 1)

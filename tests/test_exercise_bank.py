@@ -1,0 +1,114 @@
+"""The built-in bank: whole in both languages, answers accepted, mistakes named, derivations equal to the answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from costir import symbolic as sym
+from costir.exercises import yamlfile
+from costir.exercises.catalog import BUILT_IN, ORDER, built_in, validate
+from costir.exercises.checker import check_part, reference_of
+from costir.exercises.derive import derive
+from costir.exercises.reference import Known, Reference, put
+
+EXERCISES = list(built_in().exercises().values())
+PARTS = [pytest.param(e, p, id=f"{e.ident}.{p.ident}") for e in EXERCISES for p in e.parts]
+CHECKED = [p for p in PARTS if p.values[1].kind not in ("choice", "open")]
+DERIVED = [p for p in CHECKED if p.values[1].derive]
+CHOICES = [p for p in PARTS if p.values[1].kind == "choice"]
+
+
+@pytest.mark.parametrize("prefix", ORDER)
+def test_files_follow_the_schema(prefix):
+    validate(yamlfile.read(BUILT_IN / f"{prefix}.yaml"), prefix)
+
+
+def test_the_bank_is_whole():
+    assert len(EXERCISES) >= 101
+    assert len({e.ident for e in EXERCISES}) == len(EXERCISES)
+    assert sum(any(p.derive for p in e.parts) for e in EXERCISES) >= 60
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.ident)
+def test_every_text_is_there_in_both_languages(exercise):
+    texts = [
+        exercise.prompt,
+        exercise.title,
+        *exercise.hints,
+        *exercise.solution,
+        *(x.words for x in exercise.letters.values()),
+    ]
+    for p in exercise.parts:
+        texts += [
+            p.ask,
+            *(o.words for o in p.others),
+            *(c.words for c in p.choices),
+            *(c.why for c in p.choices if not c.right),
+        ]
+        texts += list(p.terms.values())
+    assert len(exercise.hints) >= 2
+    assert exercise.solution
+    for words in texts:
+        assert set(words.by_language) == {"en", "zh"}, words.say("en")
+        assert any("\u4e00" <= c <= "\u9fff" for c in words.say("zh")) or words.say("zh").isascii()
+
+
+def forms(known: Known, text: str, reference: Reference) -> list[str]:
+    """How a student may write it: as an expression, and as numbers with more or fewer digits, with a unit."""
+    out = [text] if text else []
+    if known.number is not None:
+        value, unit = float(known.number / reference.unit.scale), reference.part.unit
+        out += [f"{value:.6g}", f"{value:.4g}", f"{value:.5g} {unit}" if unit else f"= {value:.5g}"]
+    return out
+
+
+@pytest.mark.parametrize(("exercise", "part"), CHECKED)
+def test_stored_answers_are_accepted(exercise, part):
+    reference = reference_of(exercise, part)
+    for text in forms(reference.right, part.answer, reference):
+        for lang in ("en", "zh"):
+            verdict = check_part(exercise, part.ident, text, lang)
+            assert verdict.verdict in ("right", "rounding"), (text, verdict.message)
+
+
+@pytest.mark.parametrize(("exercise", "part"), CHECKED)
+def test_known_other_answers_are_named(exercise, part):
+    reference = reference_of(exercise, part)
+    for known in reference.others:
+        twins = [k.other.kind for k in reference.others if k.number is not None and k.number == known.number]
+        wanted = {{"mistake": "wrong"}.get(kind, kind) for kind in (known.other.kind, *twins)}
+        same = reference.equal(known.expr, reference.right.expr)  # with the exercise's letters only the numbers differ
+        for text in forms(known, "" if same else known.other.answer, reference):
+            verdict = check_part(exercise, part.ident, text, "en")
+            assert verdict.verdict in wanted, (text, verdict.message)
+            assert verdict.diagnosis, text
+        if known.other.ident and not same:
+            assert check_part(exercise, known.other.ident, known.other.answer, "en").right
+
+
+@pytest.mark.parametrize(("exercise", "part"), CHOICES)
+def test_choices(exercise, part):
+    for choice in part.choices:
+        for typed in (choice.ident, *choice.words.by_language.values(), *choice.also):
+            verdict = check_part(exercise, part.ident, typed, "zh")
+            assert verdict.right == choice.right, (typed, verdict.message)
+            assert choice.right or verdict.diagnosis
+
+
+@pytest.mark.parametrize(("exercise", "part"), DERIVED)
+def test_costir_derives_the_answer(exercise, part):
+    if not part.answer:
+        return
+    right = reference_of(exercise, part).right
+    scale = sym.number(reference_of(exercise, part).unit.scale)
+    found = derive(part.derive, exercise.folder) * scale
+    if sym.equal(found, right.expr):
+        return
+    found, wanted = put(found, part.values), right.valued
+    exact = not found.free_symbols and not wanted.free_symbols and part.tolerance
+    assert abs(found / wanted - 1) < 1e-6 if exact else sym.equal(found, wanted)
+
+
+@pytest.mark.parametrize(("exercise", "part"), DERIVED)
+def test_derivations_ask_the_engine(exercise, part):
+    assert any(isinstance(q, dict) and ("subject" in q or "chip" in q) for q in part.derive["let"].values())

@@ -210,12 +210,15 @@ _POWER_OF_TEN = re.compile(r"\*10\^[({]?[-+]?[0-9]{1,3}[)}]?")
 
 
 def shown_digits(tokens: list[Token]) -> int:
-    """The significant digits of one plain number, also of 2.4*10^2; 0 for anything else."""
+    """The significant digits of one plain number, also of 2.4*10^2 and -3; 0 for anything else."""
+    tokens = tokens[1:] if tokens and tokens[0].value in ("-", "+") else tokens
     if not tokens or tokens[0].kind != "number":
         return 0
     if len(tokens) > 1 and not _POWER_OF_TEN.fullmatch("".join(t.value for t in tokens[1:])):
         return 0
-    return len(tokens[0].value.lower().split("e")[0].replace(".", "").lstrip("0")) or 1
+    digits = re.sub(r"\.0*$", "", tokens[0].value.lower().split("e")[0]).replace(".", "").lstrip("0")
+    digits += "0" * (len(digits) < 4 and tokens[0].value.endswith(".0"))  # 240.0 says more than 240
+    return max(len(digits.rstrip("0")), min(len(digits), 4)) or 1  # the zeros of 13147000000 say nothing
 
 
 # ---- units ------------------------------------------------------------------------------------------------------------
@@ -263,23 +266,26 @@ def read_unit(tokens: list[Token], known: Collection[str] | None) -> tuple[list[
     body, end = tokens[:-1], tokens[-1]
     if body and body[-1].value == "%":
         return [*body[:-1], end], "", sym.number(1) / 100
-    for count in (3, 1):
-        tail = body[-count:]
-        if (
-            len(body) <= count
-            or not all(_is_unit(t, known) for t in tail[::2])
-            or (count == 3 and tail[1].value not in ("/", "per"))
-        ):
-            continue
-        before = body[-count - 1]
-        if before.kind not in ("number", "word") and before.value not in (")", "}", "]"):
-            continue
-        unit, scale = UNITS[tail[0].value]
-        if count == 3:
-            below, factor = UNITS[tail[2].value]
-            unit, scale = f"{unit}/{below}", scale / factor
-        return [*body[:-count], end], unit, scale
+    if not body or not _is_unit(body[-1], known):
+        return tokens, "", sym.ONE
+    unit, scale = UNITS[body[-1].value]
+    rest = body[:-1]
+    if len(rest) > 1 and rest[-1].value in ("/", "per"):
+        top, base, above = rest[:-1], "1", sym.ONE
+        if _is_unit(top[-1], known):
+            base, above = UNITS[top[-1].value]
+            top = top[:-1]
+        elif top[-1].value == "1" and len(top) > 1 and top[-1].space and _ends_value(top[-2]):
+            top = top[:-1]  # 0.27 1/s
+        unit, scale, rest = f"{base}/{unit}", above / scale, top
+    if rest and _ends_value(rest[-1]):
+        return [*rest, end], unit, scale
     return tokens, "", sym.ONE
+
+
+def _ends_value(t: Token) -> bool:
+    """Whether a unit can follow."""
+    return t.kind in ("number", "word") or t.value in (")", "}", "]")
 
 
 def _is_unit(t: Token, known: Collection[str] | None) -> bool:

@@ -80,6 +80,8 @@ def test_known_other_answers_are_named(exercise, part):
         same = reference.equal(known.expr, reference.right.expr)  # with the exercise's letters only the numbers differ
         for text in forms(known, "" if same else known.other.answer, reference):
             verdict = check_part(exercise, part.ident, text, "en")
+            if verdict.verdict == "rounding" and verdict.key == "rounding":
+                continue  # the right answer, rounded to as many digits, is the same number
             assert verdict.verdict in wanted, (text, verdict.message)
             assert verdict.diagnosis, text
         if known.other.ident and not same:

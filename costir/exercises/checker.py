@@ -210,10 +210,14 @@ def _shown(answer: Answer, reference: Reference, right: Known) -> _Outcome | Non
     """An expression that is another known answer: the way it is written shows it, whatever its value."""
     if answer.digits:
         return None
+    number = Known(answer.expr, right.at).number
     for known in reference.others:
-        same = reference.equal(known.expr, right.expr)  # the same letters with other numbers: only the number can show it
-        as_number = answer.is_number and answer.expr == known.valued != right.valued
-        if as_number or (not same and reference.equal(answer.expr, known.expr)):
+        if number is not None and number in (right.number, known.number):
+            if number != right.number:
+                return _other(known, right, reference)
+            if any(known.at[str(s)] != right.at.get(str(s)) for s in answer.expr.free_symbols):
+                continue  # the same letters with other numbers: only the number can show it
+        if not reference.equal(known.expr, right.expr) and reference.equal(answer.expr, known.expr):
             return _other(known, right, reference)
     return None
 

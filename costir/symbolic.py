@@ -239,6 +239,11 @@ def extremes(e: Expr) -> tuple[Expr, ...]:
     return tuple(e.args) if isinstance(e, (sp.Max, sp.Min)) else ()
 
 
+def all_extremes(e: Expr) -> list[tuple[Expr, ...]]:
+    """What every Max and Min anywhere in an expression is taken of."""
+    return [tuple(x.args) for x in sp.preorder_traversal(e) if isinstance(x, (sp.Max, sp.Min))]
+
+
 def is_rational(e: Expr) -> bool:
     """Whether it is a ratio of polynomials."""
     return bool(e.is_rational_function())

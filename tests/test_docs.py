@@ -25,6 +25,7 @@ def _plain(monkeypatch, tmp_path):
     """The same output everywhere, and nothing left behind."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no chip of this machine
+    monkeypatch.setenv("COSTIR_STATE", str(tmp_path / "state"))
     monkeypatch.setattr("costir.ops.registry.RULES", dict(registry.RULES))  # examples register rules
 
 

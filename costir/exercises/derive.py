@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from costir.formula import parse_formula
 from costir.hardware import load_chip
 from costir.symbolic import Expr
 
+OF_OPERATORS = ("flops", "matmul_flops", "vector_flops", "special_flops", "bytes", "read", "write", "operators")
 TOTALS = (
     "flops",
     "matmul_flops",
@@ -136,13 +137,12 @@ def _whole(analysis: Any, name: str, q: Mapping[str, Any]) -> Expr:
 
 def _chosen(analysis: Any, name: str, op: str) -> Expr:
     """A quantity of the operators of one name, or under one path."""
-    if name not in TOTALS[:-1] and name != "operators":
-        raise CostirError(f"{name!r} is no quantity of operators", nearest(name, (*TOTALS[:-1], "operators")))
+    if name not in OF_OPERATORS:
+        raise CostirError(f"{name!r} is no quantity of operators", nearest(name, OF_OPERATORS))
     nodes = [n for n in analysis.nodes if op in (n.op.partition(".")[2].partition(".")[0], n.op) or n.path == op]
     if not nodes:
         raise CostirError(f"no operator {op!r}", nearest(op, {n.op for n in analysis.nodes}))
-    of: Callable[[Any], Expr] = (lambda n: n.count) if name == "operators" else (lambda n: n.count * getattr(n, name))
-    return sym.total(of(n) for n in nodes)
+    return sym.total(getattr(n, "count" if name == "operators" else name) for n in nodes)
 
 
 __all__ = ["FormulaError", "derive"]

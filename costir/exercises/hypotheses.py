@@ -7,6 +7,7 @@ N - 1, upside down, another part's), and is compared with the answer like the ri
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -131,6 +132,9 @@ def _shapes(right: Expr) -> Iterator[Hypothesis]:
         yield sym.apply("min" if right.func.__name__ == "Max" else "max", list(inside)), "smaller", {}
         for part in inside:
             yield part, "one_side", {"term": sym.show(part)}
+        for part, factor in itertools.product(inside, (sym.number("1/2"), sym.number(2))):
+            changed = [a * factor if a == part else a for a in inside]
+            yield sym.apply(right.func.__name__, changed), "one_by_2", {"term": sym.show(part)}
     elif right.is_Add and len(right.args) == 2:
         yield sym.apply("max", list(right.args)), "larger", {}
 

@@ -105,6 +105,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "larger": ("the larger one was taken; without overlap they add", "取了较大者；不重叠时应相加"),
     "smaller": ("the smaller one was taken; the larger one binds", "取了较小者；起决定作用的是较大者"),
     "one_side": ("that is only {term}; the other part is missing", "这只是 {term}；漏了另一部分"),
+    "one_by_2": ("one part is off by exactly 2; it should be {term}", "其中一部分恰好差 2 倍，应为 {term}"),
     "direction": ("the bound is right, its direction is not", "界限的数值正确，但方向反了"),
     "other_letter": ("the condition is on {right}, not on {given}", "条件是关于 {right} 的，而不是 {given}"),
     "other_part": ("that is the answer to another part, {part}", "这是另一问（{part}）的答案"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -93,6 +93,13 @@ def put(e: Expr, values: Mapping[str, Fraction]) -> Expr:
     return sym.evaluate(e, {sym.size(n): sym.number(v) for n, v in values.items()})
 
 
+def _drawn(draw: random.Random, names: Sequence[str]) -> Mapping[str, int]:
+    """A point: all letters of one magnitude, or each of its own."""
+    tops = (4, 12, 400, 10**6, 10**9)
+    one = draw.choice(tops) if draw.random() < 0.5 else 0
+    return {n: draw.randint(2, one or draw.choice(tops)) for n in names}
+
+
 class Reference:
     """What a part's answers are compared with.
 
@@ -136,14 +143,27 @@ class Reference:
     def _points(self) -> list[Mapping[str, int]]:
         draw = random.Random(7)
         names = sorted(self.letters | {str(s) for s in self.right.expr.free_symbols})
-        points: list[Mapping[str, int]] = []
-        for i in range(POINTS):
-            top = (12, 400, 10**6, 10**9)[i % 4]
-            points.append({n: draw.randint(2, top) for n in names})
-        for i in range(0, POINTS, 3):  # where the given rates are, so that both sides of a Max are met
-            given = {n: int(v) for n, v in self.part.values.items() if v.denominator == 1}
-            points.append({**points[i], **given})
-        return points
+        points = [_drawn(draw, names) for _ in range(POINTS)]
+        given = {n: int(v) for n, v in self.part.values.items() if v.denominator == 1}
+        points += [{**p, **given} for p in points[::3]]
+        return points + self._sides(self.right.expr, names)
+
+    def _sides(self, e: Expr, names: Sequence[str]) -> list[Mapping[str, int]]:
+        """Points at which each argument of each Max, Min and rounding decides, so that no side goes unseen."""
+        draw, found = random.Random(11), []
+        for arguments in sym.all_extremes(e)[:12]:
+            for argument in arguments:
+                others = [a for a in arguments if a != argument]
+                for _ in range(200):
+                    point = _drawn(draw, names)
+                    values = sampling.values(argument, [point]), [sampling.value(o, point) for o in others]
+                    if values[0] is None or None in values[1]:
+                        break
+                    if all(values[0][0] > v for v in values[1]) or all(values[0][0] < v for v in values[1]):  # type: ignore[operator]
+                        found.append(point)
+                        if len(found) % 2 == 0:
+                            break
+        return found
 
     def values(self, e: Expr, count: int) -> Values | None:
         """Values at the first points."""
@@ -161,7 +181,9 @@ class Reference:
             left, right = self.values(a, count), self.values(b, count)
             if left is None or right is None or not sampling.same(left, right):
                 return False
-        return True
+        more = self._sides(a, sorted(self.letters)) if sym.all_extremes(a) else []
+        left, right = sampling.values(a, more), sampling.values(b, more)
+        return left is not None and right is not None and sampling.same(left, right)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - references live as long as the bank
     def term(self, text: str) -> Expr:

@@ -106,6 +106,15 @@ def _deepcopy(old: Callable[..., Any]) -> Callable[..., Any]:
     return deepcopy
 
 
+def _format(old: Callable[..., Any]) -> Callable[..., Any]:
+    """A real number prints as the number that it is, in the name of a module for example: a fake one by its value."""
+
+    def text(self: torch.Tensor, spec: str) -> Any:
+        return format(self.item(), spec) if isinstance(self, FakeTensor) and self.dim() == 0 else old(self, spec)
+
+    return text
+
+
 def _swap(old: Callable[..., Any]) -> Callable[..., Any]:
     """`module.to(dtype)` swaps parameters in place, which fake ones refuse now and then: the new one is assigned instead."""
 
@@ -113,7 +122,7 @@ def _swap(old: Callable[..., Any]) -> Callable[..., Any]:
         try:
             old(a, b)
         except RuntimeError:
-            a.data = b.data if a.dtype == b.dtype else b.data.to(a.dtype)
+            a.data = b.data
 
     return swap
 
@@ -173,6 +182,7 @@ def patched_torch(shapes: bool = True) -> Iterator[None]:
             model = importlib.import_module("transformers.modeling_utils").PreTrainedModel
             stack.enter_context(_replaced(model, "initialize_weights", lambda self: None))
         stack.enter_context(_replaced(torch.Tensor, "__deepcopy__", _deepcopy(torch.Tensor.__deepcopy__)))
+        stack.enter_context(_replaced(torch.Tensor, "__format__", _format(torch.Tensor.__format__)))
         stack.enter_context(_replaced(torch.utils, "swap_tensors", _swap(torch.utils.swap_tensors)))
         for name in ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged"):
             stack.enter_context(_replaced(torch.nested, name, _refuse_nested))

@@ -16,6 +16,7 @@ from costir.ir import Call, Constraint, Conventions, Cost, Costed, Graph, Node, 
 from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, total
 
 if TYPE_CHECKING:
+    from costir.roofline import Timing
     from costir.hardware import Chip
 
 QUANTITIES = (
@@ -449,6 +450,17 @@ class OnChip:
         from costir.roofline import roofline
 
         return roofline(self.analysis.costed, self.chip)
+
+    def at(self, **sizes: int) -> Timing:
+        """The times at one point, by the formulas of the branch that the model takes there.
+
+        Raises:
+            SizeError: as for `Analysis.at`.
+        """
+        from costir.roofline import roofline
+
+        regime = self.analysis._regime_at(self.analysis._checked(sizes))
+        return roofline(regime.costed, self.chip).at(**sizes)
 
     def critical(self, unknown: str) -> Threshold:
         """The size at which the whole stops being bound by memory.

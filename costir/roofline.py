@@ -202,7 +202,8 @@ class Roofline:
             sizes: numbers, or numpy arrays of one shape.
 
         Raises:
-            SizeError: for a size that the graph does not have.
+            SizeError: for a size that the graph does not have, a value that is no positive whole number, or a point outside the
+                constraints of the graph.
         """
         base = self.costed.graph.sizes
         for name in sizes:
@@ -210,10 +211,27 @@ class Roofline:
                 raise SizeError(f"unknown size {name}", nearest(name, base))
         # In floats throughout: whole numbers of numpy overflow at 2**63, which FLOPs of one training run pass.
         point = [np.asarray(sizes.get(n, v), dtype=float) for n, v in base.items()]
+        self._check(point)
         shape = np.broadcast_shapes(*(p.shape for p in point)) if point else ()
         found = [np.broadcast_to(np.asarray(x, dtype=float), shape) for x in self._evaluator(*point)]
         rows = (found[i : i + 4] for i in range(0, len(found), 4))
         return [Timing.of(count * c, count * v, count * m) for count, c, v, m in rows]
+
+    @cached_property
+    def _conditions(self) -> Callable[..., Any]:
+        """All constraints of the graph, compiled once."""
+        conditions = [c.condition for c in self.costed.graph.constraints]
+        return sym.compile_many(conditions, list(self.costed.graph.sizes)) if conditions else lambda *point: ()
+
+    def _check(self, point: list[Any]) -> None:
+        """Refuse sizes that cannot be, or at which the formulas do not hold."""
+        for name, values in zip(self.costed.graph.sizes, point, strict=True):
+            if np.any(values < 1) or np.any(values != np.floor(values)):
+                raise SizeError(f"{name} is not a positive whole number everywhere", "sizes are whole numbers from 1 on")
+        for constraint, holds in zip(self.costed.graph.constraints, self._conditions(*point), strict=True):
+            if not np.all(holds):
+                raise SizeError(f"the formulas hold where {constraint}, which a point does not meet",
+                                "ask the analysis with .on(chip).at(...), or analyse again with these as base sizes")  # fmt: skip
 
     def at(self, **sizes: Any) -> Timing:
         """The totals at these sizes: each unit's time summed, and the sums of the nodes' lower and upper bounds.
@@ -222,7 +240,7 @@ class Roofline:
         own total.
 
         Raises:
-            SizeError: for a size that the graph does not have.
+            SizeError: as for `per_node`.
         """
         parts = self.per_node(**sizes)
         zero = np.zeros(np.broadcast_shapes(*(np.shape(v) for v in sizes.values())) if sizes else ())

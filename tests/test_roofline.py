@@ -5,9 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import costir
 from costir.errors import ChipError, SizeError
 from costir.hardware import load_chip
 from costir.ir import Call, Conventions, Cost, Costed, Graph, Node
@@ -117,3 +120,24 @@ def test_unknown_size():
 def test_nothing_takes_no_time():
     t = times(Cost(status="free"), V5E).at({})
     assert (t.lower, t.upper, t.bound) == (0, 0, "none")
+
+
+def test_times_follow_the_branch_that_the_model_takes():
+    class Either(nn.Module):
+        def __init__(self, D):
+            super().__init__()
+            self.a, self.b = nn.Linear(D, D), nn.Linear(D, 8 * D)
+
+        def forward(self, x):
+            return self.a(x) if x.shape[1] <= 100 else self.b(x)
+
+    def family(B=2, T=20, D=16):
+        return Either(D), (torch.zeros(B, T, D),), {}
+
+    on = costir.analyze(family).on("h100")
+    again = costir.analyze(family, sizes={"T": 200}).on("h100")
+    assert on.at(T=200).lower == pytest.approx(float(again.roofline.at().lower))
+    assert on.at(T=100).lower == pytest.approx(float(on.roofline.at(T=100).lower))
+    for bad in ({"T": 200}, {"T": np.array([20, 200])}, {"D": 0}, {"B": 1.5}, {"B": -1}):
+        with pytest.raises(SizeError):
+            on.roofline.at(**bad)

@@ -16,8 +16,8 @@ from costir.ir import Call, Constraint, Conventions, Cost, Costed, Graph, Node, 
 from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, total
 
 if TYPE_CHECKING:
-    from costir.roofline import Timing
     from costir.hardware import Chip
+    from costir.roofline import Timing
 
 QUANTITIES = (
     "matmul_flops",

@@ -231,7 +231,7 @@ class Roofline:
         for constraint, holds in zip(self.costed.graph.constraints, self._conditions(*point), strict=True):
             if not np.all(holds):
                 raise SizeError(f"the formulas hold where {constraint}, which a point does not meet",
-                                "ask the analysis with .on(chip).at(...), or analyse again with these as base sizes")  # fmt: skip
+                                "ask .on(chip).at(...), or analyse again with these as base sizes")  # fmt: skip
 
     def at(self, **sizes: Any) -> Timing:
         """The totals at these sizes: each unit's time summed, and the sums of the nodes' lower and upper bounds.

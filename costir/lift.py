@@ -17,10 +17,10 @@ from costir.ir import Constraint, Graph
 from costir.lifting import depth as layers
 from costir.lifting.align import Item, Key, align, occurrences, unequal_lists
 from costir.lifting.expressions import Lifter
-from costir.lifting.fit import Fitter
+from costir.lifting.fit import Fitter, UnsureError
 from costir.lifting.guards import Regime, conditions, conflicts, roundings
 from costir.lifting.implied import is_divisibility, plain_calls, without_implied
-from costir.lifting.points import DEPTH_NAMES, Point, breaking, generic
+from costir.lifting.points import DEPTH_NAMES, WHOLE, Point, breaking, generic, telling
 from costir.lifting.steps import derived
 from costir.lifting.stuck import Run, find_stuck, find_ties, likely_culprits
 from costir.load.family import Family
@@ -135,18 +135,16 @@ def _depth(family: Family, phase: str) -> layers.Depth:
 
 
 def _vary(
-    run: Run, base: Trace, names: list[str], pins: Mapping[str, str], levels: Sequence[int] = (1, 2, 3, 0)
+    run: Run, base: Trace, names: list[str], pins: Mapping[str, str], levels: Sequence[int] = (1, WHOLE, 2, 3, 0)
 ) -> Lifted | CostirError:
     """Try points until the traces at them agree with the base in structure and fit formulas."""
     first: CostirError | None = None
     sizes = run.family.sizes
-    for level in levels:
+    for level in levels if run.family.related else [n for n in levels if n != WHOLE]:
         fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in names}
-        tuples = list(
-            itertools.islice(generic(sizes, names, fixed, level, run.family.multiples, run.loops, run.family.related), 2)
-        )
+        tuples = list(generic(sizes, names, fixed, level, run.family.multiples, run.loops, run.family.related))
         for points in tuples[:1]:
-            outcome = _attempt(run, base, names, points, tuples[-1][2], pins)
+            outcome = _attempt(run, base, names, points, [t[2] for t in tuples[1::2]], pins)
             if isinstance(outcome, _LoopError):  # again, with smaller sizes: traces grow with them
                 return _vary(dataclasses.replace(run, loops=True), base, names, pins, levels)
             if isinstance(outcome, Lifted):
@@ -155,7 +153,7 @@ def _vary(
     return first or LiftError(f"no points were found that tell {', '.join(names)} apart", "choose other base sizes")
 
 
-def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...], held: Point,
+def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...], held: Sequence[Point],
              pins: Mapping[str, str]) -> Lifted | CostirError:  # fmt: skip
     """Trace at the points; where the program takes another branch there than at the base, move them into the base's regime."""
     points = tuple({**run.family.sizes, **p} for p in points)
@@ -182,14 +180,29 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
                 if not conflicts(base, [third]):
                     traces.append(third)
                 traces += [t for t in map(run.trace, _between(run, points[0])) if not conflicts(base, [t])]
-            found = _assemble(run, traces, base, names, pins)
-            if found.guessed and held and (more := _held_out(run, base, {**points[0], **held})) is not None:
-                traces.append(more)
-                found = _assemble(run, traces, base, names, pins)
+            found = _told_apart(run, traces, base, names, pins)
+            more = [_held_out(run, base, {**points[0], **p}) for p in held] if found.guessed else []
+            if any(more):
+                traces += [t for t in more if t is not None]
+                found = _told_apart(run, traces, base, names, pins)
             return _widened(run, traces, base, names, pins, found)
         except CostirError as problem:
             return problem
     return LiftError("no sizes were found that take the same branches as the base sizes")
+
+
+def _told_apart(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str]) -> Lifted:
+    """The graph; a point is added to the traces wherever several formulas would do."""
+    for _ in range(4):
+        try:
+            return _assemble(run, traces, base, names, pins)
+        except UnsureError as unsure:
+            point = telling(unsure.forms, traces[0].sizes, names)
+            more = _held_out(run, base, point) if point is not None else None
+            if more is None:
+                raise
+            traces.append(more)
+    return _assemble(run, traces, base, names, pins)
 
 
 def _held_out(run: Run, base: Trace, point: Point) -> Trace | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costir.lifting.fit import Fitter, independent
-from costir.lifting.points import generic
+from costir.lifting.fit import Fitter, UnsureError, independent
+from costir.lifting.points import generic, telling
 from costir.lifting.steps import Derived, combined, derived
 from costir.symbolic import size
 from costir.tracing.dims import Dim, Step, watch
@@ -152,3 +153,19 @@ def test_a_step_of_unknown_numbers_says_nothing() -> None:
     strange = (5, 77, 1, 3)
     fitter = Fitter(points, ["A", "C"], {(9, 8, 7, 6): [Derived("+", sp.Rational(1), strange, (1, 1, 1, 1))]})
     assert fitter.stepped((9, 8, 7, 6)) is None
+
+
+def test_a_unit_that_the_points_do_not_tell_is_not_guessed() -> None:
+    """330, 394 and 8192 are 512, 512 and 8192 in multiples of 256 and of 512 alike; 600 tells them apart."""
+    points = [{"F": 495}, {"F": 591}, {"F": 12288}]
+    place = "m.py", 1, 1
+    steps = derived([[Step(place, "floor", Fraction(2, 3), p["F"], 1, 2 * p["F"] // 3)] for p in points])
+    with pytest.raises(UnsureError) as caught:
+        Fitter(points, ["F"], steps).fit((512, 512, 8192))
+    told = telling(caught.value.forms, points[0], ["F"])
+    assert told is not None
+    points.append(told)
+    for unit in (256, 512):
+        steps = derived([[Step(place, "floor", Fraction(2, 3), p["F"], 1, 2 * p["F"] // 3)] for p in points])
+        vector = tuple(-(-(2 * p["F"] // 3) // unit) * unit for p in points)
+        assert str(Fitter(points, ["F"], steps).fit(vector)) == f"{unit}*ceiling(floor(2*F/3)/{unit})"

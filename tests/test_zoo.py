@@ -49,6 +49,15 @@ VIT = {
     "model_type": "vit", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4, "intermediate_size": 96,
     "image_size": 32, "patch_size": 8,
 }  # fmt: skip
+PHI = {"model_type": "phi", **DECODER, "hidden_size": 128, "intermediate_size": 96, "max_position_embeddings": 64}
+LFM2 = {
+    "model_type": "lfm2", **DECODER, "num_key_value_heads": 2, "intermediate_size": 1536, "full_attn_idxs": [0, 1, 2, 3],
+    "max_position_embeddings": 64,
+}  # fmt: skip
+RWKV = {
+    "model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 8, "rescale_every": 2, "vocab_size": 100,
+    "context_length": 8,
+}  # fmt: skip
 MISTRAL = {
     "model_type": "mistral", **DECODER, "num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 64,
 }  # fmt: skip
@@ -94,6 +103,9 @@ def test_published_formulas(folder, formula):
         (FALCON, {"B": 3, "T": 20, "D": 96, "L": 5, "N": 6}),
         (BLOOM, {"B": 2, "T": 24, "D": 96, "L": 6}),  # biases are made for a power of two of heads
         (GLM4, {"B": 2, "T": 24, "D": 80, "H": 16, "L": 3}),  # half of an even head is rotated
+        (PHI, {"B": 2, "T": 24, "D": 192, "F": 80, "L": 3}),  # half of a head is rotated, and half of that must be whole
+        (LFM2, {"B": 2, "T": 24, "D": 96, "F": 1200}),  # 2/3 of F, rounded up to a multiple of 256 and not of 512
+        (RWKV, {"B": 2, "T": 5, "D": 48, "L": 6}),  # weights are halved after every second layer
         (MAMBA2, {"B": 2, "T": 40, "L": 3}),  # whole chunks
         (VIT, {"B": 2, "D": 96, "I": 48, "L": 6}),
     ],

@@ -26,8 +26,8 @@ _HINT = "keep the size that steers it as a number with --keep"
 
 @cache
 def fold_path(path: str) -> str:
-    """The path with every index replaced: "layers.3.mlp" -> "layers.*.mlp"."""
-    return re.sub(r"(_l)\d+(?=_|$)", r"\1*", re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
+    """The path with every index replaced: "layers.3.mlp" -> "layers.*.mlp", "experts.expert_3" -> "experts.expert_*"."""
+    return re.sub(r"(_l|\bexpert_)\d+(?=_|\.|$)", r"\1*", re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _occurrence(event: Event, intern: Any, unequal: frozenset[Site]) -> Occurren
     ints: list[int] = []
     layout: list[Any] = []
     event = _compact(event, unequal)
-    arguments = [(k, float if isinstance(v, float) and k in _FACTORS else _strip(v, ints, layout)) for k, v in event.args]
+    arguments = [(k, float if k in _FACTORS and isinstance(v, float) else _strip(v, ints, layout)) for k, v in event.args]
     skeleton = (tuple(arguments), tuple([_strip(o, ints, layout) for o in event.outputs]))
     key = intern(Key(event.phase, fold_path(event.path), event.op, event.source, event.site, skeleton))
     first: dict[int, int] = {}
@@ -126,6 +126,8 @@ def _compact(event: Event, unequal: frozenset[Site]) -> Event:
             [(k, None if k in ("split_sizes", "split_size", "chunks", "sections", "indices") else v) for k, v in event.args]
         )
         return event._replace(outputs=kept, args=args)
+    if any(k in _FACTORS and type(v) is int for k, v in event.args):  # weights halved once more every few layers
+        event = event._replace(args=tuple([(k, float(v) if k in _FACTORS and type(v) is int else v) for k, v in event.args]))
     if event.op.startswith("aten.select."):
         return event._replace(args=tuple([(k, None if k == "index" else v) for k, v in event.args]))
     if any(_is_list(v) for _, v in event.args) and not (unequal and _site(event) in unequal):

@@ -8,6 +8,7 @@ probing are the prefix plus a few whole periods.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from torch import nn
 
 from costir.lifting.points import DEPTH_NAMES
+
+_EVERY = re.compile(r"(^|_)every(_|$)")
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,18 @@ def _signature(layer: nn.Module) -> list[tuple[Any, Any]]:
 
 
 def _config_lists(module: nn.Module, lengths: set[int]) -> list[list[Any]]:
-    """Lists of a transformers config with one entry a layer; a list that only numbers the layers says nothing."""
+    """Lists of a transformers config with one entry a layer; a list that only numbers the layers says nothing.
+
+    A field such as `rescale_every` is one, too: what is done between layers is in no layer.
+    """
     config = getattr(module, "config", None)
     lists = []
     for value in vars(config).values() if config is not None else ():
         if isinstance(value, (list, tuple)) and len(value) in lengths and list(value) != list(range(len(value))):
             lists.append([repr(v) for v in value])
+    for name, value in vars(config).items() if config is not None else ():
+        if _EVERY.search(name) and type(value) is int and value > 1:
+            lists += [[i % value for i in range(n)] for n in lengths]
     return lists
 
 

@@ -14,10 +14,18 @@ from fractions import Fraction
 import sympy as sp
 
 from costir.errors import LiftError
-from costir.lifting.steps import ROUNDING, Derived, combined, rounded
+from costir.lifting.steps import ROUNDING, Derived, combined, rounded_to, roundings_to
 from costir.symbolic import Expr, Integer, ceil_div, floor_div, size
 
 Vector = tuple[int, ...]
+
+
+class UnsureError(LiftError):
+    """Several expressions give the same numbers at all points: another point is needed."""
+
+    def __init__(self, message: str, forms: Sequence[Expr]) -> None:
+        super().__init__(message, "choose other base sizes")
+        self.forms = forms
 
 
 def factors(n: int) -> dict[int, int]:
@@ -172,9 +180,9 @@ class Fitter:
         words = list(dict.fromkeys([*base, *seen]))[:80]
         table = [(w, v) for w, v in ((w, self.at(w)) for w in words) if all(x.is_Integer for x in v)]
         yield from self._by_period(vector)
+        yield from self._roundings(vector)  # what the program computed is likelier than what numbers look like
         yield from self._multiples(vector)
         yield from self._by_factor(vector)
-        yield from self._roundings(vector)
         yield from self._floors(table, vector)
         yield from self._affine(table, vector)
 
@@ -256,12 +264,19 @@ class Fitter:
                             yield rest * e
 
     def _roundings(self, vector: Vector) -> Iterator[Expr]:
-        """Something that the program computed, rounded up to a multiple of a number."""
+        """Something that the program computed, rounded to a multiple of a number.
+
+        Raises:
+            UnsureError: several numbers give the same at all points.
+        """
         for values in list(self.steps)[:200]:
-            made = rounded(vector, values)
-            word = self._operand(values) if made is not None else None
-            if made is not None and word is not None:
-                yield made(word)
+            units = roundings_to(vector, values)
+            word = self._operand(values) if units else None
+            if word is not None and word.free_symbols:
+                forms = [rounded_to(word, *u) for u in units]
+                if len(forms) > 1:
+                    raise UnsureError(f"{forms[0]} and {forms[1]} are the same at all points", forms)
+                yield forms[0]
 
     def _is_composite(self, e: Expr) -> bool:
         return bool(e.is_Add or e.has(sp.floor, sp.ceiling))

@@ -38,6 +38,8 @@ _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 7
            137, 139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241)  # fmt: skip
 # The second point takes each size's next prime, the third the third next: ratios stay independent, values stay small.
 _STEPS = (0, 1, 3)
+WHOLE = 4  # see `generic`
+_FAR = 12  # as many primes further on, sizes are twice to five times as large
 Point = dict[str, int]
 
 
@@ -76,12 +78,14 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         base: the base sizes.
         names: the sizes to vary, in order.
         fixed: sizes with given values at the three points (numbers of layers).
-        level: how many of the base sizes' divisibilities to keep, 0 to 3.
+        level: how many of the base sizes' divisibilities to keep, 0 to 3; 4 is 1 with quotients (widths of heads) that are
+            multiples of the base's, for models that use a part of each.
         multiples: numbers that a size must be a multiple of.
         small: start at 3: for programs that loop over a size.
         related: where it is known which sizes are multiples of which: at level 1 only these are kept, and widths stay multiples
             of 16 where they are.
     """
+    whole, level = level == WHOLE, 1 if level == WHOLE else level
     kept = [n for n in base if n not in names and not _loose(n)]  # sizes that stay, and that others must be multiples of
     above = divisors(base, [n for n in names if n not in _BATCH] if small else [*kept, *names], level)
     known = related if level == 1 and not small else ()
@@ -95,7 +99,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
         return 1 if small else _granule(value, level)
 
     primes = (*_SMALL, *_PRIMES) if small else _PRIMES
-    for shift in range(3):
+    for shift in range(3) if small else (0, 1, 2, _FAR):
         points: list[Point] = []
         for trial in range(3):
             point: Point = {n: base[n] for n in kept}
@@ -104,9 +108,10 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
                     point[n] = fixed[n][trial]
                     continue
                 asked = (multiples or {}).get(n, 1)
+                quotients = {d: base[n] // base[d] for d in above.get(n, ()) if d in point}
                 shares = [
-                    point[d] * min(2, grain(n, base[n] // base[d])) for d in above.get(n, ()) if d in point
-                ]  # even heads, not wide ones
+                    point[d] * (q if whole else min(2, grain(n, q))) for d, q in quotients.items()
+                ]  # even heads, not wide
                 step = math.lcm(asked, grain(n, base[n]), *shares)
                 point[n] = step * primes[i + shift + (trial if small else _STEPS[trial])]
             points.append({n: point[n] for n in names})
@@ -132,4 +137,16 @@ def breaking(quotients: Sequence[tuple[Expr, Expr]], kept: Sequence[tuple[Expr, 
         values = {size(n): Integer(v) for n, v in moved.items()}
         if not any(whole(q, values) for q in quotients) and all(whole(k, values) for k in kept):
             return moved
+    return None
+
+
+def telling(forms: Sequence[Expr], point: Mapping[str, int], names: Sequence[str]) -> Point | None:
+    """A point near another at which the first two expressions differ, with one size changed; or None."""
+    for n in sorted({str(s) for s in forms[0].free_symbols} & {*names}):
+        others = {size(m): Integer(v) for m, v in point.items() if m != n}
+        first, second = (f.xreplace(others) for f in forms[:2])
+        unit = math.gcd(point[n], 16)
+        for v in itertools.chain(range(unit, 600 * unit, unit), range(1, 600)):
+            if first.xreplace({size(n): Integer(v)}) != second.xreplace({size(n): Integer(v)}):
+                return {**point, n: v}
     return None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from sympy import Min
+
 from costir.ir import Tensor
-from costir.symbolic import Expr, ceil_div, floor_div, total
+from costir.symbolic import ZERO, Expr, ceil_div, floor_div, total
 
 Args = Mapping[str, Any]
 Proposal = Callable[[Args, int, int], Iterator[Any]]  # (arguments, output number, dimension) -> expressions
@@ -21,10 +23,17 @@ def _at(values: Any, i: int, default: Any) -> Any:
 
 
 def _window(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
-    """floor((size + 2p - d(k-1) - 1)/s) + 1, written as ceil or floor of a plain quotient where it is one."""
-    span = size + 2 * padding - dilation * (kernel - 1)
+    """floor((size + 2p - d(k-1) - 1)/s) + 1, written as ceil or floor of a plain quotient where it is one.
+
+    With `ceil_mode` a window may reach over the right edge, but the last must start in the input or its left padding: that
+    is the smaller of ceil((size + 2p - d(k-1) - 1)/s) + 1 and ceil((size + p)/s), after torch's `pooling_output_shape`.
+    """
+    reach = dilation * (kernel - 1) + 1  # what a window spans
     if ceil_mode:
-        return ceil_div(span - 1, stride) + 1
+        spare = padding + stride - reach
+        over = min(0, int(spare)) if isinstance(spare, int) or spare.is_Integer else Min(spare, ZERO)
+        return ceil_div(size + padding + over, stride)
+    span = size + 2 * padding - reach + 1
     forms = (ceil_div(span, stride), floor_div(span - 1, stride) + 1)  # equal for whole numbers: take the shorter
     return min(forms, key=lambda e: len(str(e)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -100,12 +100,18 @@ def _upward(a: Expr, b: Expr) -> Expr:
     return ceil_div(a, b)
 
 
-def rounded(vector: Vector, values: Vector) -> Callable[[Expr], Expr] | None:
-    """How `values` are rounded up or down to multiples of a number so as to give `vector`, or None where they are not."""
+def roundings_to(vector: Vector, values: Vector) -> list[tuple[int, bool]]:
+    """Of what numbers, and upwards or not, `vector` may be the multiples that `values` are rounded to; largest first."""
     common = math.gcd(*vector)
+    found = []
     for c in (d for d in range(min(common, 4096), 1, -1) if common % d == 0):
         if all(v == c * -(-w // c) for v, w in zip(vector, values, strict=True)):
-            return lambda e: c * ceil_div(e, Integer(c))
-        if all(v == c * (w // c) for v, w in zip(vector, values, strict=True)):
-            return lambda e: c * floor_div(e, Integer(c))
-    return None
+            found.append((c, True))
+        elif all(v == c * (w // c) for v, w in zip(vector, values, strict=True)):
+            found.append((c, False))
+    return found
+
+
+def rounded_to(e: Expr, unit: int, upward: bool) -> Expr:
+    """An expression rounded to a multiple of a number."""
+    return unit * (ceil_div(e, Integer(unit)) if upward else floor_div(e, Integer(unit)))

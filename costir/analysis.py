@@ -382,9 +382,16 @@ class Analysis:
                 return candidate
             broken = broken or problem
         point = ", ".join(f"{n}={v}" for n, v in values.items())
-        raise SizeError(
-            f"the formulas hold where {broken}, which {point} does not meet", "analyse again with these as base sizes"
-        )
+        raise SizeError(f"the formulas hold where {broken}, which {point} does not meet", self._way_out(values))
+
+    def _way_out(self, values: Mapping[str, int]) -> str:
+        """What to do about a point outside: another base, but for a size that the model itself cannot have."""
+        from costir.load.family import Family, longer
+
+        family = self.origin.subject if self.origin is not None else None
+        limits = family.limits if isinstance(family, Family) else {}
+        beyond = next((n for n, most in limits.items() if values.get(n, 0) > most), None)
+        return "analyse again with these as base sizes" if beyond is None else longer(beyond)
 
     def broken(self, values: Mapping[str, int]) -> Constraint | None:
         """The first constraint that a point does not meet, or None."""

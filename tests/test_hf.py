@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import costir
 from costir.errors import CostirError, LoadError, SizeError
 from costir.load import load_subject
 from costir.load.hf_sizes import DECODER, TABLE, VISION_TABLE
@@ -274,3 +275,20 @@ def test_the_table_is_documented():
         assert [f.strip(" `") for f in rows[letter].split("|")[3].split(",")] == list(fields)
     for fields in DECODER.values():
         assert all(f"`{f}`" in text for f in fields)
+
+
+SHORT_GPT2 = {**GPT2, "n_positions": 8, "n_ctx": 8, "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 16}
+
+
+def test_longer_than_the_positions(tmp_path):
+    """transformers itself fails there; at the longest length it runs."""
+    family = load(tmp_path, SHORT_GPT2)
+    build = lambda t: transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHORT_GPT2))(torch.zeros(1, t, dtype=torch.long))
+    build(8)
+    with pytest.raises(IndexError):
+        build(9)
+    assert load(tmp_path, SHORT_GPT2, sizes={"T": 8}).sizes == family.sizes
+    with pytest.raises(SizeError, match=r"it has no T=9: it ends at T = 8; choose a smaller T"):
+        load(tmp_path, SHORT_GPT2, sizes={"T": 9})
+    with pytest.raises(SizeError, match=r"T <= 8 .* does not meet; choose a smaller T"):
+        costir.analyze(family).at(T=9)

@@ -56,6 +56,22 @@ class Family:
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
+def within_limits(sizes: Mapping[str, int], limits: Mapping[str, int], what: str) -> None:
+    """Refuse sizes that the model itself cannot have.
+
+    Raises:
+        SizeError: names the first size above its largest legal value.
+    """
+    for name, largest in limits.items():
+        if sizes.get(name, 0) > largest:
+            raise SizeError(f"{what} has no {name}={sizes[name]}: it ends at {name} = {largest}", longer(name))
+
+
+def longer(name: str) -> str:
+    """What to do about a size above its largest legal value."""
+    return f"choose a smaller {name}, or give the config a longer table of positions"
+
+
 @dataclass(frozen=True)
 class ExportedSubject:
     """A program that `torch.export.save` wrote; it carries its own symbols and is read as it is."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from costir.errors import LoadError, nearest
 from costir.load.dtypes import MODULE_DTYPES, math_dtype
-from costir.load.family import Built, Family, with_sizes
+from costir.load.family import Built, Family, with_sizes, within_limits
 from costir.load.hf_inputs import InputPlan, plan_inputs
 from costir.load.hf_sizes import SizeField, absurd, find_sizes, layers_follow_lists, multiples, per_layer, section, with_values
 
@@ -50,7 +50,7 @@ def load(
     Raises:
         LoadError: no transformers, no such file, not JSON, an unknown model type, remote code, a field that the
             configuration class refuses, a class for which no inputs are known.
-        SizeError: `sizes` has a name that the model has not.
+        SizeError: `sizes` has a name that the model has not, or a length beyond its table of positions.
     """
     path = path / "config.json" if path.is_dir() else path
     data = read_config(path)
@@ -103,7 +103,9 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
     text, vision = holder or text, None if plan.vision is None else holder or plan.vision
     fields = find_sizes(make, data, config, text, vision)
     fields += [SizeField(s, plan.sizes[s], ((holder, f),)) for s, (_, f) in plan.fields.items()]
-    sizes = with_sizes(_ordered(plan, fields), given, path.parent.name or str(path))
+    what = path.parent.name or str(path)
+    sizes = with_sizes(_ordered(plan, fields), given, what)
+    within_limits(sizes, plan.limits, what)
     _check_depth(path, sizes)
     torch_dtype, dtype_note = _dtype(config, data, dtype)
     layers = next((f.value for f in fields if f.letter == "L"), 0)

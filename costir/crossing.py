@@ -1,14 +1,22 @@
-"""Where a function of one size changes its sign: exactly for polynomials, by search over whole numbers for anything else."""
+"""Where a function of one size changes its sign: exactly for polynomials, by search over whole numbers for anything else.
+
+A `Domain` says which of these values a size may take: formulas hold under conditions, and a model may end at a length.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import sympy as sp
+
+from costir.ir import Constraint
+from costir.symbolic import number, size
 
 LARGEST = 2**40
 
@@ -19,6 +27,62 @@ class Crossing:
 
     value: Fraction
     up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The values that a size may take while the others stay at the base.
+
+    Attributes:
+        constraints: where the formulas hold. Divisibilities and single values that are left out say nothing here, since a
+            critical size is a real number.
+        sizes: the base values, which meet all constraints.
+    """
+
+    constraints: tuple[Constraint, ...]
+    sizes: Mapping[str, int]
+
+    def outside(self, name: str, value: Fraction) -> Constraint | None:
+        """The first constraint that a value of one size breaks; None where it may have it."""
+        point = {size(n): sp.Integer(v) for n, v in self.sizes.items()} | {size(name): number(value)}
+        for c in self.constraints:
+            if size(name) not in c.condition.free_symbols or c.condition.has(sp.Mod, sp.Ne):
+                continue
+            if isinstance(c.condition, sp.Eq) and not (c.condition.lhs == size(name) and c.condition.rhs.is_Integer):
+                continue  # a size that follows another
+            if c.condition.xreplace(point) == sp.false:
+                return c
+        return None
+
+    def unreachable(self, names: Sequence[str], value: Fraction) -> Constraint | None:
+        """The constraint that keeps a product of sizes from a value; None where some values of the factors give it."""
+        here = {n: Fraction(self.sizes[n]) for n in names}
+        broken = None
+        for n in names:
+            wanted = value / math.prod(v for m, v in here.items() if m != n)
+            found = Domain(self.constraints, {**self.sizes, **{m: int(v) for m, v in here.items()}}).outside(n, wanted)
+            if found is None or wanted <= 1:
+                return None
+            broken = broken or found
+            here[n] = Fraction(self._largest(n, here, int(wanted)))
+        return broken
+
+    def _largest(self, name: str, here: Mapping[str, Fraction], beyond: int) -> int:
+        """The largest whole value of a size below one that it may not have, as far as its range has no gaps."""
+        there = Domain(self.constraints, {**self.sizes, **{m: int(v) for m, v in here.items()}})
+        low, high = int(here[name]), max(beyond, int(here[name]))
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if there.outside(name, Fraction(middle)) is None else (low, middle - 1)
+        return low
+
+    def tied(self, name: str) -> Constraint | None:
+        """The constraint that leaves a size no value of its own: it is one number, or follows other sizes."""
+        equal = (c for c in self.constraints if isinstance(c.condition, sp.Eq) and c.condition.lhs == size(name))
+        return next(equal, None)
+
+
+EVERYWHERE = Domain((), {})
 
 
 def polynomial_crossings(coefficients: Sequence[Fraction]) -> list[Crossing]:

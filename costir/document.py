@@ -52,7 +52,7 @@ def change(threshold: ir.Threshold | None, base: float) -> str:
         return ""
     value = threshold.at_base
     if value is None:
-        return "never" if threshold.below != threshold.above else ""
+        return f"not within {threshold.within}" if threshold.within else "never"
     if value <= min(base, 1):
         return "never"
     return f"{threshold.unknown} {'>' if base <= value else '<'} {plain_number(value)}"
@@ -277,12 +277,14 @@ def times_text(t: Times) -> str:
 
 def threshold_facts(t: ir.Threshold, label: str, everything: bool = True) -> list[Fact]:
     """A threshold as labelled lines: value, condition, limit, remarks; or why there is none."""
-    if t.at_base is None and t.value is None:
-        return [Fact(label, f"{t.unknown}: none{f', {t.reason}' if t.reason else ''}")]
-    value = f"none at these sizes{f', {t.reason}' if t.reason else ''}" if t.at_base is None else plain_number(t.at_base)
-    sides = f", {t.below} binds below and {t.above} above" if t.at_base is not None else ""
+    if t.at_base is None:
+        facts = [Fact(label, f"{t.unknown}: none{f', {t.reason}' if t.reason else ''}")]
+        if t.value is None:
+            return [*facts, *([Fact("", t.note)] if t.note else [])]
+    else:
+        facts = [Fact(label, f"{t.unknown} = {plain_number(t.at_base)}, {t.below} binds below and {t.above} above")]
     short = t.value is not None and t.value.free_symbols and (everything or len(show(t.value)) <= LONGEST)
-    facts = [Fact(label, f"{t.unknown} = {value}{sides}"), *([Fact("", "formula", t.value)] if short else [])]
+    facts += [Fact("", "formula", t.value)] if short else []
     when = ir.condition_text(t.when)
     if when not in ("True", "False") and (everything or len(when) <= LONGEST):
         facts.append(Fact("", f"exists where {when}"))

@@ -298,6 +298,7 @@ class Threshold:
         reason: why there is none, in one sentence, else "".
         cancels: sizes that the answer does not depend on although the costs do.
         note: what to know about the value: numeric, at the base sizes, several roots.
+        within: the constraint outside of which it would lie, where that is why there is none, else "".
     """
 
     what: str
@@ -311,3 +312,4 @@ class Threshold:
     reason: str = ""
     cancels: tuple[str, ...] = ()
     note: str = ""
+    within: str = ""

@@ -7,7 +7,8 @@ positive, and tends to `I*w/2` as D and F grow. The same steps solve any cost fo
 - compute time minus memory time is a sum of monomials; the common monomial is divided out, which is where sizes cancel;
 - degree 1 in the unknown has one root, degree 2 has two, both exact; higher degrees are solved by exact bisection at the
   base values of the other sizes, and costs with ceil, floor or Max by search over whole numbers there;
-- a long root, as that of a whole model, is given at the base values of the other sizes.
+- a long root, as that of a whole model, is given at the base values of the other sizes;
+- a root at which the formulas do not hold, or that the model cannot have, is none.
 
 "Compute" is the time of the contractions at the matmul peak.
 """
@@ -22,13 +23,13 @@ from fractions import Fraction
 import numpy as np
 
 from costir import symbolic as sym
-from costir.crossing import integer_crossings
+from costir.crossing import Domain, integer_crossings
 from costir.errors import ChipError, SizeError, nearest
 from costir.hardware import Chip
-from costir.ir import Cost, Costed, Node, Threshold
+from costir.ir import Constraint, Cost, Costed, Node, Threshold, condition_text
 from costir.laurent import Laurent
 from costir.roofline import matmul_seconds_per_flop
-from costir.solve_cases import Case, choose, intervals
+from costir.solve_cases import Case, beyond, choose, intervals
 from costir.symbolic import ONE, ZERO, Expr
 
 
@@ -67,7 +68,7 @@ def threshold(
     """
     names = factors(unknown, sizes)
     pairs = [(costs, ONE)] if isinstance(costs, Cost) else [c if isinstance(c, tuple) else (c, ONE) for c in costs]
-    return _threshold(_balance(pairs, chip), unknown, names, sizes, what, widths)
+    return _threshold(_balance(pairs, chip), unknown, names, Domain((), sizes), what, widths)
 
 
 def thresholds(costed: Costed, chip: Chip, unknown: str) -> tuple[Threshold, ...]:
@@ -112,21 +113,26 @@ def whole(costed: Costed, chip: Chip, unknown: str) -> Threshold:
     if unrated and not any(c.matmul != 0 and c not in unrated for c, _ in pairs):
         matmul_seconds_per_flop(unrated[0], chip)
     pairs = [(replace(c, matmul=ZERO) if c in unrated else c, n) for c, n in pairs]
-    row = _threshold(_balance(pairs, chip), unknown, names, costed.graph.sizes, "whole", _widths(costed))
+    row = _threshold(_balance(pairs, chip), unknown, names, _domain(costed), "whole", _widths(costed))
     partial = sum(c.status in ("unknown", "flops_only") for c, _ in pairs) + len(unrated)
     return replace(row, note=_join(row.note, "operators of unknown cost are left out" if partial else ""))
 
 
 def _by_cost(costed: Costed, chip: Chip, unknown: str) -> dict[Cost, Threshold]:
     """The threshold of every distinct known cost."""
-    names, sizes, widths = factors(unknown, costed.graph.sizes), costed.graph.sizes, _widths(costed)
+    names, domain, widths = factors(unknown, costed.graph.sizes), _domain(costed), _widths(costed)
     rows: dict[Cost, Threshold] = {}
     for node in costed.nodes:
         cost = node.cost
         if cost in rows or cost.status != "costed" or (cost.flops == 0 and cost.nbytes == 0) or _unrated(cost, chip):
             continue
-        rows[cost] = _threshold(_balance([(cost, ONE)], chip), unknown, names, sizes, label(node), widths)
+        rows[cost] = _threshold(_balance([(cost, ONE)], chip), unknown, names, domain, label(node), widths)
     return rows
+
+
+def _domain(costed: Costed) -> Domain:
+    """The sizes at which the formulas of a graph hold."""
+    return Domain(costed.graph.constraints, costed.graph.sizes)
 
 
 def _unrated(cost: Cost, chip: Chip) -> bool:
@@ -189,36 +195,65 @@ def _balance(pairs: Iterable[tuple[Cost, Expr]], chip: Chip) -> _Balance:
 
 
 def _threshold(
-    b: _Balance, unknown: str, names: tuple[str, ...], sizes: Mapping[str, int], what: str, widths: Collection[str]
+    b: _Balance, unknown: str, names: tuple[str, ...], domain: Domain, what: str, widths: Collection[str]
 ) -> Threshold:
     """Choose the way: exact in the product, exact in one size with the other factors at the base, or a search."""
     if b.work == 0:
         reason = f"it does no contraction, so no {unknown} makes it compute-bound"
         return Threshold(what, unknown, None, None, sym.boolean(False), None, reason=reason)
+    free = tuple(n for n in names if domain.tied(n) is None)
+    if not free:
+        return _tied(what, unknown, domain.tied(names[0]))
+    sizes = domain.sizes
     first, *others = names
     if b.sums is not None:
         merged = _merge(b.sums, names, unknown) if others else b.sums
         if merged is not None:
             point = {**sizes, unknown: math.prod(sizes[n] for n in names)}
-            case = Case(*merged, unknown if others else first, point, b.ridge, widths)
+            product = names if others else ()
+            case = Case(*merged, unknown if others else first, point, b.ridge, widths, domain, product)
             row = case.solve(what)
             cancels = _cancels(b.names, row, case, names)
             return replace(row, unknown=unknown, cancels=cancels, note=_join(row.note, _past(row, names, sizes)))
-    return _at_base(b, unknown, names, sizes, what, widths)
+    return _at_base(b, unknown, free, names, domain, what, widths)
 
 
-def _at_base(
-    b: _Balance, unknown: str, names: tuple[str, ...], sizes: Mapping[str, int], what: str, widths: Collection[str]
+def _tied(what: str, unknown: str, constraint: Constraint | None) -> Threshold:
+    """None, since the size has no value of its own."""
+    within = "" if constraint is None else condition_text(constraint.condition)
+    reason = f"the formulas hold only where {constraint}"
+    return Threshold(what, unknown, None, None, sym.boolean(False), None, reason=reason, within=within)
+
+
+def _at_base(b: _Balance, unknown: str, free: tuple[str, ...], names: tuple[str, ...], domain: Domain, what: str,
+             widths: Collection[str]) -> Threshold:  # fmt: skip
+    """Solve for one factor of the unknown with the other factors at their base values: the first that has an answer."""
+    tried: list[Threshold] = []
+    for first in free:
+        fixed = {n: domain.sizes[n] for n in names if n != first}
+        row = _for_one(b, first, fixed, domain, what, widths)
+        tried.append(_as_product(row, unknown, first, fixed, domain.sizes))
+        if row.at_base is not None:
+            before = ((n, {m: domain.sizes[m] for m in names if m != n}) for n in free[: len(tried) - 1])
+            others = (f"none in {n} at {_values(rest)}" for n, rest in before)
+            return replace(tried[-1], note=_join(tried[-1].note, *others))
+    best = next((row for row in tried if row.value is not None), tried[0])
+    within = next((row.within for row in tried if row.within), "")
+    reason = _join(*(row.reason for row in tried))
+    return replace(best, reason=reason, within=within, note=best.note if best.value is not None else "")
+
+
+def _for_one(
+    b: _Balance, first: str, fixed: Mapping[str, int], domain: Domain, what: str, widths: Collection[str]
 ) -> Threshold:
-    """Solve for one factor of the unknown with the other factors at their base values: the first that does not cancel."""
-    for first in names:
-        fixed = {n: sizes[n] for n in names if n != first}
-        if b.sums is None:
-            row = _numeric(b, first, sizes, what)
-        else:
-            row = Case(b.sums[0].at(fixed), b.sums[1].at(fixed), first, sizes, b.ridge, widths).solve(what)
-        if row.at_base is not None or row.value is not None:
-            break
+    """The threshold for one size, with other factors of the unknown at these values."""
+    if b.sums is None:
+        return _numeric(b, first, domain, what)
+    return Case(b.sums[0].at(fixed), b.sums[1].at(fixed), first, domain.sizes, b.ridge, widths, domain).solve(what)
+
+
+def _as_product(row: Threshold, unknown: str, first: str, fixed: Mapping[str, int], sizes: Mapping[str, int]) -> Threshold:
+    """The threshold of one factor as that of the product."""
     scale = math.prod(fixed.values())
     at_base = None if row.at_base is None else row.at_base * scale
     value, limit = (None if e is None else e * scale for e in (row.value, row.limit))
@@ -234,20 +269,21 @@ def _merge(sums: tuple[Laurent, Laurent], names: tuple[str, ...], into: str) -> 
     return (a, b) if a is not None and b is not None else None
 
 
-def _numeric(b: _Balance, unknown: str, sizes: Mapping[str, int], what: str) -> Threshold:
+def _numeric(b: _Balance, unknown: str, domain: Domain, what: str) -> Threshold:
     """The threshold with numbers for all other sizes: exact where that leaves powers of the unknown, else by search."""
+    sizes = domain.sizes
     others = {sym.size(n): v for n, v in sizes.items() if n != unknown}
     work, move = (Laurent.of(sym.evaluate(e, others)) for e in (b.work, b.move))
     if work is None or move is None or (work.names | move.names) - {unknown}:
-        return _search(b, unknown, sizes, what)
-    row = Case(work, move, unknown, sizes, b.ridge, ()).solve(what)
+        return _search(b, unknown, domain, what)
+    row = Case(work, move, unknown, sizes, b.ridge, (), domain).solve(what)
     fixed = {n: sizes[n] for n in sorted(b.names - {unknown})}
     return replace(row, note=_join(row.note, f"at {_values(fixed)}"))
 
 
-def _search(b: _Balance, unknown: str, sizes: Mapping[str, int], what: str) -> Threshold:
+def _search(b: _Balance, unknown: str, domain: Domain, what: str) -> Threshold:
     """The threshold by search over whole numbers, for costs that are no sums of monomials (ceil, floor, Max)."""
-    others = {sym.size(n): v for n, v in sizes.items() if n != unknown}
+    others = {sym.size(n): v for n, v in domain.sizes.items() if n != unknown}
     difference = sym.evaluate(b.work - b.move, others)
     if difference.free_symbols - {sym.size(unknown)}:
         raise SizeError(f"no value for {', '.join(sorted(map(str, difference.free_symbols)))}", "give every size a value")
@@ -257,13 +293,16 @@ def _search(b: _Balance, unknown: str, sizes: Mapping[str, int], what: str) -> T
         value = sym.evaluate(difference, {sym.size(unknown): x})
         return int(bool(value > 0)) - int(bool(value < 0))
 
-    crossings = integer_crossings(lambda x: np.sign(np.broadcast_to(rough(x)[0], x.shape)), exact)
-    chosen = choose(crossings)
+    found = integer_crossings(lambda x: np.sign(np.broadcast_to(rough(x)[0], x.shape)), exact)
+    crossings = [c for c in found if domain.outside(unknown, c.value) is None]
+    chosen, lost = choose(crossings), choose(found)
     note = _join("numeric, at the base sizes, over whole numbers", intervals(crossings, unknown, whole=True))
     if chosen is None:
         binds = "compute" if exact(1) > 0 else "memory"
-        reason = f"{binds} time is longer at every {unknown} from 1 to 2**40"
-        return Threshold(what, unknown, None, None, sym.boolean(False), None, reason=reason, note=note)
+        reason, end = f"{binds} time is longer at every {unknown} from 1 to 2**40", ""
+        if lost is not None and (broken := domain.outside(unknown, lost.value)) is not None:
+            reason, end = beyond(unknown, lost.value, broken)
+        return Threshold(what, unknown, None, None, sym.boolean(False), None, reason=reason, note=note, within=end)
     sides = ("memory", "compute") if chosen.up else ("compute", "memory")
     return Threshold(what, unknown, None, float(chosen.value), sym.boolean(True), None, *sides, note=note)
 

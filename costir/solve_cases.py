@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 
 from costir import symbolic as sym
-from costir.crossing import Crossing, polynomial_crossings
-from costir.ir import Threshold
+from costir.crossing import EVERYWHERE, Crossing, Domain, polynomial_crossings
+from costir.ir import Constraint, Threshold, condition_text
 from costir.laurent import Laurent
 from costir.symbolic import Boolean, Expr
 
@@ -26,6 +26,7 @@ class Case:
         sizes: base values of every name.
         ridge: FLOP/byte at which the two are equal, where the part has one compute type; else None.
         widths: names that grow in the limit; empty for all.
+        domain: what the unknown may be. factors: the sizes whose product it is; empty where it is a size.
     """
 
     work: Laurent
@@ -34,6 +35,14 @@ class Case:
     sizes: Mapping[str, int]
     ridge: Fraction | None
     widths: Collection[str]
+    domain: Domain = EVERYWHERE
+    factors: tuple[str, ...] = ()
+
+    def outside(self, value: Fraction) -> Constraint | None:
+        """The constraint that a value of the unknown breaks. Below 1 nothing is asked: no size can be there."""
+        if value <= 1:
+            return None
+        return self.domain.unreachable(self.factors, value) if self.factors else self.domain.outside(self.unknown, value)
 
     @cached_property
     def powers(self) -> list[Laurent]:
@@ -65,24 +74,25 @@ class Case:
 
     def solve(self, what: str) -> Threshold:
         """The threshold of this case."""
-        crossings = from_one(polynomial_crossings(self.numbers))
-        chosen = choose(crossings)
-        value = self._value(chosen) if self.readable else None
-        note = intervals(crossings, self.unknown)
+        found = from_one(polynomial_crossings(self.numbers))
+        crossings = [c for c in found if self.outside(c.value) is None]
+        chosen, lost = choose(crossings), choose(found)
+        value, note = self._value(chosen) if self.readable else None, intervals(crossings, self.unknown)
         if value is None and chosen is not None:
             value = sym.number(chosen.value) if sum(c != 0 for c in self.numbers) == 2 and self.degree == 1 else None
             others = {n: self.sizes[n] for n in sorted(self.names)}
             at = ", ".join(f"{n} = {v}" for n, v in others.items())
             note = "; ".join(x for x in (f"{'' if value is not None else 'numeric, '}at {at}" if at else "numeric", note) if x)
         when = self._when() if self.readable else sym.boolean(chosen is not None)
-        if when == sym.boolean(False):
+        if when == sym.boolean(False) or (chosen is None and value is not None and not value.free_symbols):
             value = None
-        up = chosen.up if chosen is not None else True
-        return Threshold(
-            what, self.unknown, value, float(chosen.value) if chosen is not None else None, when,
-            self._limit() if self.degree == 1 else None, *(("memory", "compute") if up else ("compute", "memory")),
-            reason="" if chosen is not None else self.reason(), note=note,
-        )  # fmt: skip
+        limit = self._limit() if self.degree == 1 else None
+        if chosen is None:
+            broken = None if lost is None else self.outside(lost.value)
+            reason, end = (self.reason(), "") if lost is None or broken is None else beyond(self.unknown, lost.value, broken)
+            return Threshold(what, self.unknown, value, None, when, limit, reason=reason, note=note, within=end)
+        sides = ("memory", "compute") if chosen.up else ("compute", "memory")
+        return Threshold(what, self.unknown, value, float(chosen.value), when, limit, *sides, note=note)
 
     # ---- the root in all sizes
 
@@ -170,6 +180,12 @@ class Case:
             return ""
         top = sym.ratio(a.expr() * sym.number(self.ridge), b.expr())
         return f"{sym.show(top)} = " if top.free_symbols else ""
+
+
+def beyond(unknown: str, value: Fraction, broken: Constraint) -> tuple[str, str]:
+    """The reason and the range of a threshold that lies where the formulas do not hold."""
+    at = f"{float(value):.4g}" if value < 1000 else f"{float(value):.0f}"
+    return f"by these formulas it would be at {unknown} = {at}, outside {broken}", condition_text(broken.condition)
 
 
 def quotient(low: Laurent, high: Laurent) -> Expr:

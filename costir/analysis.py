@@ -324,26 +324,29 @@ class Analysis:
         return Point(values, {q: _exact(e, q) for q, e in self._at_ones(regime, values, found).items()})
 
     def _at_ones(self, regime: Analysis, values: Mapping[str, int], said: dict[str, Expr]) -> dict[str, Expr]:
-        """Where programs take shortcuts (dimensions of 1, known others), what a run there costs. Equal where they take none."""
+        """Where programs take shortcuts (dimensions of 1, known others), what a run there costs. Equal where they take none.
+
+        Raises:
+            SizeError: the model does not run there.
+        """
         from costir.load.family import Family
-        from costir.recount import counted, has_shortcut, ones
+        from costir.recount import counted, equals, has_shortcut, ones
 
         if self.origin is None or not isinstance(self.origin.subject, Family):
             return said
         full = {**self.origin.subject.sizes, **self.origin.fixed, **values}
-        which = id(regime), ones(regime.graph, values)
-        if which in self._same_at_ones or not (which[1] or has_shortcut(regime.graph)):
+        small, shortcut = ones(regime.graph, values), has_shortcut(regime.graph)
+        which = id(regime), small, equals(regime.graph, values) if shortcut else None
+        if which in self._same_at_ones or not (small or shortcut):
             return said
         seen = counted(self.origin.subject, full, self.phase, self.origin.optimizer, self.conventions)
-        if seen is None:
-            return said
         if all(seen[q] == said[q] for q in ("flops", "read", "write")):
             self._same_at_ones.add(which)
         return {**said, **seen}
 
     @functools.cached_property
     def _same_at_ones(self) -> set[Any]:
-        """Sets of dimensions that may be 1 without a difference, as runs have shown."""
+        """Which dimensions are 1 (where equal ones matter: and which are equal) without a difference, as runs have shown."""
         return set()
 
     def evaluate(self, *quantities: str, **sizes: Any) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costir.cost import cost_of
-from costir.errors import CostirError
+from costir.errors import CostirError, SizeError
 from costir.ir import LOOP, Conventions, Cost, Graph, Tensor
 from costir.load.family import Family
 from costir.symbolic import Expr, Integer, size, total
@@ -18,19 +18,33 @@ SHORTCUT = "torch takes a shortcut"
 _MOST_CALLS = 20_000  # a longer run takes seconds
 
 
-def ones(graph: Graph, values: Mapping[str, int]) -> frozenset[Expr]:
-    """The dimensions of a graph's tensors that are 1 at these sizes and larger at others.
+def ones(graph: Graph, values: Mapping[str, int]) -> frozenset[tuple[Expr, int]]:
+    """The dimensions of a graph's tensors that are 1 (or 0) at these sizes and larger at others, with their value.
 
     Args:
         graph: calls with shapes in the sizes.
         values: every size.
     """
+    found = _at(graph, values)
+    return frozenset((d, int(v)) for d, v in found.items() if v.is_Integer and v <= 1)
+
+
+def equals(graph: Graph, values: Mapping[str, int]) -> frozenset[frozenset[Expr]]:
+    """Which dimensions of a graph's tensors are equal at these sizes and not at others: torch may take another way there."""
+    groups: dict[Expr, set[Expr]] = {}
+    for d, v in _at(graph, values).items():
+        groups.setdefault(v, set()).add(d)
+    return frozenset(frozenset(g) for g in groups.values() if len(g) > 1)
+
+
+def _at(graph: Graph, values: Mapping[str, int]) -> dict[Expr, Expr]:
+    """The dimensions that depend on sizes, with their values; none where a run there would take too long."""
     point = {size(n): Integer(v) for n, v in values.items()}
     tensors = {t for c in graph.calls for t in (*c.inputs, *c.outputs) if isinstance(t, Tensor)}
     dims = {d for t in tensors for d in t.shape if d.free_symbols and not d.has(LOOP)}
     if sum(int(c.count.xreplace(point)) for c in graph.calls if c.count.xreplace(point).is_Integer) > _MOST_CALLS:
-        return frozenset()
-    return frozenset(d for d in dims if d.xreplace(point) == 1)
+        return {}
+    return {d: d.xreplace(point) for d in dims}
 
 
 def has_shortcut(graph: Graph) -> bool:
@@ -40,8 +54,8 @@ def has_shortcut(graph: Graph) -> bool:
 
 def counted(
     family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions
-) -> dict[str, Expr] | None:
-    """What a run at these sizes costs, by the names of `Analysis`; None where the model does not run there.
+) -> dict[str, Expr]:
+    """What a run at these sizes costs, by the names of `Analysis`.
 
     Args:
         family: what to run.
@@ -49,13 +63,16 @@ def counted(
         phase: "forward", "backward" or "train".
         optimizer: makes the optimizer, for "train".
         conventions: what counts.
+
+    Raises:
+        SizeError: the model does not run at these sizes.
     """
     from costir.trace import concrete, run
 
     try:
         calls = [concrete(e) for e in run(family, values, phase, optimizer).events]
-    except CostirError:
-        return None
+    except CostirError as error:
+        raise SizeError(error.message, error.hint) from error
     costs: list[Cost] = [cost_of(c, conventions)[0] for c in calls]
     parts = {"matmul_flops": "matmul", "vector_flops": "vector", "special_flops": "special", "read": "read", "write": "write"}
     found = {name: total(getattr(c, part) for c in costs) for name, part in parts.items()}

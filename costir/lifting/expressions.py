@@ -11,9 +11,10 @@ import sympy as sp
 from costir.errors import LiftError
 from costir.ir import ITEMSIZE, LOOP, Call, Constraint, Tensor, Weight
 from costir.lifting.align import Item
+from costir.lifting.asked import alike, asked, branched, defined
 from costir.lifting.fit import Fitter
 from costir.lifting.shapes import EXACT, proposals
-from costir.symbolic import ZERO, Expr, Integer, sum_over
+from costir.symbolic import ZERO, Boolean, Expr, Integer, holds, size, sum_over
 from costir.tracing.recorder import RawTensor
 
 
@@ -23,6 +24,7 @@ class Lifter:
     def __init__(self, fitter: Fitter | None) -> None:
         self.fitter = fitter
         self.fractions: dict[Expr, str] = {}
+        self.asked: dict[Boolean, Constraint] = {}  # what operators ask of sizes, or torch of them before it chooses one
         self.routed = False
         self.rows: set[Expr] = set()  # row counts that a router decides: their sum is exact, each need not be whole
 
@@ -44,7 +46,12 @@ class Lifter:
             )
         count = self._sure(item.counts, item)
         rounds = self._sure([v[-1] for v in item.ints], item) if item.ramp else None
-        return Call(item.event.op, args, outputs, item.path, item.event.source, item.event.phase, count, rounds)  # type: ignore[arg-type]
+        call = Call(item.event.op, args, outputs, item.path, item.event.source, item.event.phase, count, rounds)  # type: ignore[arg-type]
+        for c in asked(call):
+            self.ask(c, item)
+        for c in branched(call):
+            self.ask(c, item, branch=True)
+        return call
 
     def weight(self, item: Item) -> Weight:
         """The symbolic weight of an item."""
@@ -68,8 +75,18 @@ class Lifter:
         if any(not f.is_integer for f in sp.Add.make_args(e)):
             self.fractions[e] = item.event.source
 
+    def ask(self, condition: Boolean, item: Item, branch: bool = False) -> None:
+        """Remember a condition of an operator, where all points meet it."""
+        if condition in (sp.true, sp.false) or condition in self.asked or self.fitter is None:
+            return
+        if all(holds(condition, {size(n): v for n, v in p.items()}) for p in self.fitter.points):
+            self.asked[condition] = Constraint(condition, item.event.source or item.event.op.split(".")[1], branch)
+
     def whole(self) -> list[Constraint]:
-        """`D % N == 0` for every dimension D/N that was found, simplest first."""
+        """Where dimensions are whole, `D % N == 0` for every D/N that was found, simplest first; then where operators run."""
+        return [*self._divisible(), *self.asked.values()]
+
+    def _divisible(self) -> list[Constraint]:
         found: dict[str, Constraint] = {}
         for e in self.fractions:
             condition = _whole(e)
@@ -148,8 +165,14 @@ class _Reader:
         return self._finish(x, shape)
 
     def output(self, x: RawTensor, number: int, args: Mapping[str, Any], name: str) -> Tensor:
-        shape = tuple([self.number(proposals(name, args, number, dim), name in EXACT) for dim in range(len(x.shape))])
-        return self._finish(x, shape)
+        shape = []
+        for dim in range(len(x.shape)):
+            found = self.number(proposals(name, args, number, dim), name in EXACT)
+            own = defined(name, args, number, dim) if self.item.ramp is None else None
+            if own is not None and own != found:
+                self.lifter.ask(alike(own, found), self.item)
+            shape.append(found)
+        return self._finish(x, tuple(shape))
 
     def _finish(self, x: RawTensor, shape: tuple[Expr, ...]) -> Tensor:
         nnz, index = None, ZERO

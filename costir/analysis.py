@@ -248,10 +248,18 @@ class Analysis:
         return self._by_regime(mine, [o._total(quantity) for o in self.others])
 
     def _by_regime(self, mine: Expr, theirs: list[Expr]) -> Expr:
+        """By cases, each under its own conditions: outside all of them there is no value (sympy says nan).
+
+        The last stands for all the rest only where it is just that.
+        """
         if all(t == mine for t in theirs):
             return mine
-        pieces = [(t, o.regime) for t, o in zip(theirs, self.others, strict=True)]
-        return sp.Piecewise((mine, self.regime), *pieces[:-1], (pieces[-1][0], True))
+        asked = [{str(c.condition): c.condition for c in a.constraints} for a in (self, *self.others)]
+        shared = set.intersection(*map(set, asked))
+        conditions = [sp.And(*(c for text, c in a.items() if text not in shared)) for a in asked]
+        if len(conditions) == 2 and sp.Not(conditions[0]) == conditions[1]:
+            conditions[1] = sp.true
+        return sp.Piecewise(*zip((mine, *theirs), conditions, strict=True))
 
     @property
     def regime(self) -> Boolean:

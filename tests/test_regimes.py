@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import sympy as sp
+import torch
 from families import MODELS, load_all
+from torch import nn
 
 import costir
 from costir.errors import SizeError
@@ -60,3 +66,32 @@ def test_outside_every_regime_is_refused() -> None:
 def test_the_other_side_of_a_range_of_one_is_a_regime_of_its_own() -> None:
     a = costir.analyze(MODELS["decode_or_prefill"].build)
     assert [[str(c.condition) for c in o.constraints] for o in a.others] == [["Eq(T, 1)"]]
+
+
+def few_or_many(B: int = 2, T: int = 20, D: int = 8) -> tuple[nn.Module, tuple[torch.Tensor], dict[str, object]]:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow, self.wide = nn.Linear(D, D), nn.Linear(D, 4 * D)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.narrow(x) if x.numel() <= 1000 else self.wide(x)
+
+    return Model(), (torch.randn(B, T, D),), {}
+
+
+@pytest.mark.parametrize("build", [few_or_many, *(MODELS[n].build for n in SIDES)], ids=lambda f: f.__name__)
+def test_no_formula_is_stated_outside_its_side(build: Callable[..., Any]) -> None:
+    a = costir.analyze(build)
+    first, *rest = a.sizes
+    stated = 0
+    for values in itertools.product((1, 3, 10, 20, 70), repeat=len(rest)):
+        point = {first: 2, **dict(zip(rest, values, strict=True))}
+        said = a.matmul_flops.subs({size(n): v for n, v in point.items()})
+        if not any(o.broken(point) is None for o in (a, *a.others)):
+            shared = all(o.broken(point) == a.broken(point) for o in a.others)
+            assert said is sp.nan or shared
+            stated += said is sp.nan
+        elif 1 not in values:  # there a run may say something else
+            assert said == a.at(**point).matmul_flops
+    assert stated or build is not few_or_many

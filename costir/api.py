@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from costir.analysis import Analysis, Origin, analysis_of
-from costir.errors import CostirError, LoadError, SizeError, nearest
-from costir.ir import Conventions, Graph
+from costir.errors import CostirError, LoadError, SizeError, TraceError, nearest
+from costir.ir import Conventions, Graph, Tensor
 from costir.load import EXPORTED, ExportedSubject, Family, load_subject
 from costir.load.dtypes import split_dtype
 from costir.load.family import with_sizes
@@ -62,15 +62,21 @@ def analyze(
     conventions = Conventions(cast(Any, count), cast(Any, attention), split_dtype(dtype).weights)
     loaded = _load(subject, inputs, sizes, phase, dtype, model, specs, names)
     if isinstance(loaded, Graph):
+        _refuse_mixed(loaded)
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
+        from costir.load.modes import watched
         from costir.regimes import regimes
         from costir.trace import no_collection
 
         maker = _optimizer(optimizer)
+        family, in_training = watched(loaded)
         with no_collection():
-            graphs = regimes(loaded, phase, maker)
-        first, *rest = (analysis_of(g, conventions, phase) for g in graphs)
+            graphs = regimes(family, phase, maker)
+        for graph in graphs:
+            _refuse_mixed(graph)
+        said = in_training() if phase == "forward" else ()
+        first, *rest = (analysis_of(replace(g, notes=(*g.notes, *said)), conventions, phase) for g in graphs)
         result = Analysis(first.costed, phase, tuple(rest), Origin(loaded, maker))
     return result.keep(keep) if keep else result
 
@@ -120,6 +126,32 @@ def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str
     raise LoadError(
         f"cannot analyse a {type(subject).__name__}", "give a path, a notation string, a build function or an nn.Module"
     )
+
+
+# Operators that torch refuses unless all these operands have one type, by what their schemas call them.
+_ONE_TYPE = {
+    "mm": ("self", "mat2"), "addmm": ("self", "mat1", "mat2"), "bmm": ("self", "mat2"),
+    "baddbmm": ("self", "batch1", "batch2"), "addbmm": ("self", "batch1", "batch2"), "mv": ("self", "vec"),
+    "addmv": ("self", "mat", "vec"), "dot": ("self", "tensor"), "vdot": ("self", "other"),
+    "linear": ("input", "weight", "bias"), "convolution": ("input", "weight"),
+}  # fmt: skip
+
+
+def _refuse_mixed(graph: Graph) -> None:
+    """Refuse products of two types, which fake tensors let pass and torch does not.
+
+    Raises:
+        TraceError: names the operator, its line and the types.
+    """
+    for call in graph.calls:
+        if not call.op.startswith("aten.") or not call.op.endswith(".default"):
+            continue
+        operands = [call.args.get(n) for n in _ONE_TYPE.get(call.name.rstrip("_"), ())]
+        types = list(dict.fromkeys(t.dtype for t in operands if isinstance(t, Tensor)))
+        if len(types) > 1:
+            where = " ".join(p for p in (call.path and f"in {call.path}", call.source and f"at {call.source}") if p)
+            raise TraceError(f"{f'{call.name} {where}'.strip()} mixes {' and '.join(types)}, which torch refuses",
+                             "give inputs and weights one type: --dtype bf16, module.to(...), or x.to(...)")  # fmt: skip
 
 
 def family_of(build: Callable[..., Any], sizes: Mapping[str, int], dtype: str = "") -> Family:

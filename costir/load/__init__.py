@@ -48,7 +48,7 @@ def load_subject(
     if path.suffix == ".py":
         from costir.load import python_file
 
-        return python_file.load(path, _one_name(name, model), input, dtype, sizes)
+        return python_file.load(path, _one_name(name, model), input, dtype, sizes, phase)
     if path.suffix in EXPORTED:
         _refuse(f"the exported program {path}", model=model, input=input, dtype=dtype)
         return ExportedSubject(str(path))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from costir.errors import LoadError, SizeError
+from costir.load.dtypes import dtype_name
 from costir.load.family import Built, Family, with_sizes
 
 
@@ -44,7 +45,11 @@ def in_dtype(build: Callable[..., Any], dtype: str) -> Callable[..., Any]:
 
 
 def _named(specs: Sequence[str], inputs: Mapping[Any, torch.Tensor]) -> dict[Any, list[str]]:
-    """Names of the dimensions of each input: from "x: B, T, D", "x: bf16[B, T, D]", or "B, T, D" by position."""
+    """Names of the dimensions of each input: from "x: B, T, D", "x: bf16[B, T, D]", or "B, T, D" by position.
+
+    Raises:
+        LoadError: a spec is of no input, or says another shape or type than the input has.
+    """
     found: dict[Any, list[str]] = {}
     for position, spec in enumerate(specs):
         label, colon, dims = spec.rpartition(":")
@@ -52,12 +57,22 @@ def _named(specs: Sequence[str], inputs: Mapping[Any, torch.Tensor]) -> dict[Any
         if key not in inputs:
             known = ", ".join(str(k) for k in inputs)
             raise LoadError(f"no example input {key!r} for the dimensions {spec!r}", f"the inputs are {known}")
+        given = inputs[key]
         inside = dims[dims.index("[") + 1 : dims.rindex("]")] if "[" in dims and "]" in dims else dims
         parts = [p.strip() for p in inside.replace(",", " ").split()]
-        if len(parts) != inputs[key].dim():
-            raise LoadError(f"{spec!r} names {len(parts)} dimensions, but the input has shape {tuple(inputs[key].shape)}")
+        if len(parts) != given.dim():
+            raise LoadError(f"{spec!r} names {len(parts)} dimensions, but the input has shape {tuple(given.shape)}")
+        wrong = next((i for i, p in enumerate(parts) if p.isdigit() and int(p) != given.shape[i]), None)
+        if wrong is not None:
+            raise LoadError(f"{spec!r} says {parts[wrong]} where the input has shape {tuple(given.shape)}", _SAY)
+        said = dims.partition("[")[0].strip() if "[" in dims else ""
+        if said and dtype_name(said) != str(given.dtype).removeprefix("torch."):
+            raise LoadError(f"{spec!r} says {said}, but the input is {str(given.dtype).removeprefix('torch.')}", _SAY)
         found[key] = parts
     return found
+
+
+_SAY = "name its dimensions as they are, or give another example input"
 
 
 def family_of_module(module: nn.Module, inputs: Any, specs: Sequence[str], sizes: Mapping[str, int], dtype: str = "") -> Family:

@@ -20,7 +20,7 @@ from typing import Any
 
 from costir.errors import LoadError, SizeError, nearest
 from costir.load.annotations import Spec, read_input, shape_of
-from costir.load.dtypes import math_dtype
+from costir.load.dtypes import MODULE_DTYPES, math_dtype
 from costir.load.family import Built, Family, with_sizes
 from costir.load.signatures import LAYER_NAMES, Plan, base_size, constructor_plan, function_plan, signature
 from costir.load.user_file import folder_on_path, import_file
@@ -29,7 +29,12 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def load(
-    path: Path, name: str = "", inputs: Sequence[str] = (), dtype: str = "", sizes: Mapping[str, int] | None = None
+    path: Path,
+    name: str = "",
+    inputs: Sequence[str] = (),
+    dtype: str = "",
+    sizes: Mapping[str, int] | None = None,
+    phase: str = "forward",
 ) -> Family:
     """The family in a Python file.
 
@@ -39,6 +44,7 @@ def load(
         inputs: `--input` texts, one per argument of `forward`.
         dtype: `--dtype`; its floating type becomes torch's default type while the model is built.
         sizes: base sizes that replace the file's.
+        phase: "forward" alone is inference: a class is made in eval mode. What a function of the file makes stays as it is.
 
     Raises:
         LoadError: no such name, nothing to analyse, several candidates, a parameter that has no size.
@@ -52,9 +58,9 @@ def load(
     if name == "model" and callable(found) and not specs and not inspect.isclass(found):
         return _finish(module, path, path.stem, *_model_and_inputs(module, path, given), given, dtype)
     if inspect.isclass(found) and _is_module_class(found):
-        return _finish(module, path, name, *_class(found, specs, given), given, dtype)
+        return _finish(module, path, name, *_class(found, specs, given, dtype, phase), given, dtype)
     if inspect.isfunction(found):
-        make = _function_and_flags(found, specs, given) if specs else _build(found, given)
+        make = _function_and_flags(found, specs, given, dtype) if specs else _build(found, given)
         return _finish(module, path, path.stem if name in ("build", "model") else name, *make, given, dtype)
     if found is None:
         raise LoadError(f"{path} has no {name!r}", nearest(name, _names(module) or ["nothing"]))
@@ -160,28 +166,47 @@ def _arguments(given: Any) -> Inputs:
     return (given,), {}
 
 
-def _class(cls: Any, flags: Sequence[Spec], given: Mapping[str, int]) -> Parts:
+def _class(cls: Any, flags: Sequence[Spec], given: Mapping[str, int], dtype: str, phase: str) -> Parts:
     specs = _input_specs(cls, flags)
     dims = tuple(dict.fromkeys(n for s in specs for n in s.names))
     plan = constructor_plan(cls, dims, given)
-    return (
-        _plan_and_specs(plan, specs, f"{cls.__name__}()"),
-        [{n: plan.sizes.get(n, base_size(n)) for n in dims}, plan.sizes],
-        (),
-    )
+    type_, notes = _made_in(specs, dtype)
+    make = _plan_and_specs(plan, specs, f"{cls.__name__}()", type_)
+    if phase != "forward":
+        return make, [{n: plan.sizes.get(n, base_size(n)) for n in dims}, plan.sizes], notes
+
+    def in_eval(sizes: Mapping[str, int]) -> Built:
+        built = make(sizes)
+        built.module.eval()
+        return built
+
+    notes = (*notes, f"{cls.__name__} in eval mode, as for inference")
+    return in_eval, [{n: plan.sizes.get(n, base_size(n)) for n in dims}, plan.sizes], notes
 
 
-def _function_and_flags(function: Callable[..., Any], specs: Sequence[Spec], given: Mapping[str, int]) -> Parts:
+def _function_and_flags(function: Callable[..., Any], specs: Sequence[Spec], given: Mapping[str, int], dtype: str) -> Parts:
     what = f"{function.__name__}()"
     plan = function_plan(function, what, {k: v for k, v in given.items() if k in inspect.signature(function).parameters})
     dims = tuple(dict.fromkeys(n for s in specs for n in s.names))
-    return _plan_and_specs(plan, specs, what), [{n: plan.sizes.get(n, base_size(n)) for n in dims}, plan.sizes], plan.notes
+    type_, notes = _made_in(specs, dtype)
+    make = _plan_and_specs(plan, specs, what, type_)
+    return make, [{n: plan.sizes.get(n, base_size(n)) for n in dims}, plan.sizes], (*plan.notes, *notes)
 
 
-def _plan_and_specs(plan: Plan, specs: Sequence[Spec], what: str) -> Callable[[Mapping[str, int]], Built]:
+def _made_in(specs: Sequence[Spec], asked: str) -> tuple[str, tuple[str, ...]]:
+    """The floating type of the inputs, in which the model is made too where no other is asked for, and a note on it."""
+    found = {s.dtype: s for s in reversed(specs) if s.dtype in MODULE_DTYPES}
+    if math_dtype(asked) or len(found) != 1:
+        return "", ()
+    ((dtype, spec),) = found.items()
+    return dtype, (f"made in {dtype}, the type of the input{f' {spec.name}' if spec.name else ''}",)
+
+
+def _plan_and_specs(plan: Plan, specs: Sequence[Spec], what: str, dtype: str) -> Callable[[Mapping[str, int]], Built]:
     def make(sizes: Mapping[str, int]) -> Built:
-        args = tuple(s.tensor(sizes) for s in specs if not s.name)
-        return Built(_check_module(plan(sizes), what), args, {s.name: s.tensor(sizes) for s in specs if s.name})
+        with default_dtype(dtype):
+            args = tuple(s.tensor(sizes) for s in specs if not s.name)
+            return Built(_check_module(plan(sizes), what), args, {s.name: s.tensor(sizes) for s in specs if s.name})
 
     return make
 

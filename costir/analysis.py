@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sympy as sp
 
 from costir.cost import cost
-from costir.errors import SizeError, nearest
+from costir.errors import ChipError, SizeError, nearest
 from costir.ir import Call, Constraint, Conventions, Cost, Costed, Graph, Node, Threshold
 from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, total
 
@@ -178,7 +179,7 @@ class Origin:
     fixed: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
     """A model's cost as functions of its sizes.
 
@@ -381,8 +382,8 @@ class Analysis:
         for n, v in sizes.items():
             if n not in self.sizes:
                 raise SizeError(f"there is no size {n!r} in {self.name}", nearest(n, self.sizes))
-            if isinstance(v, bool) or int(v) != v or not 1 <= v <= 10**12:
-                raise SizeError(f"{n}={v} is not a whole number from 1 to 10**12")
+            if not _is_size(v):
+                raise SizeError(f"{n}={v!r:.40} is not a whole number from 1 to 10**12")
         return {**self.sizes, **{n: int(v) for n, v in sizes.items()}}
 
     def _regime_at(self, values: Mapping[str, int]) -> Analysis:
@@ -441,10 +442,21 @@ class Analysis:
 
         Args:
             chip: a `Chip`, or a name such as "h100", "tpu_v5e@book", "my.toml".
-        """
-        from costir.hardware import load_chip
 
-        return OnChip(self, load_chip(chip) if isinstance(chip, str) else chip)
+        Raises:
+            ChipError: an unknown chip, or something that is none.
+        """
+        from costir.hardware import Chip, load_chip
+
+        if not isinstance(chip, str | os.PathLike | Chip):
+            raise ChipError(f"{chip!r:.40} is no chip", 'give a name such as "h100", the path of a .toml file, or a Chip')
+        return OnChip(self, chip if isinstance(chip, Chip) else load_chip(os.fspath(chip)))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{n}={v}" for n, v in self.sizes.items())
+        count = f"{len(self.nodes)} operator{'s' if len(self.nodes) != 1 else ''}"
+        lacks = f", {len(self.unknown)} of them unknown" if self.unknown else ""
+        return f"<costir analysis of {self.name}, {self.phase}, {count}{lacks}, at {sizes or 'no sizes'}>"
 
     def _repr_latex_(self) -> str:
         return f"$\\mathrm{{FLOPs}} = {sp.latex(self.flops)}$"
@@ -455,7 +467,7 @@ class Analysis:
         return notebook_html(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OnChip:
     """An analysis on a chip: times, what binds, critical sizes."""
 
@@ -500,6 +512,9 @@ class OnChip:
 
         return roofline_figure(self.analysis, [self.chip])
 
+    def __repr__(self) -> str:
+        return f"{repr(self.analysis)[:-1]}, on {self.chip.label}>"
+
     def _repr_html_(self) -> str:
         from costir.render import notebook_html
 
@@ -509,6 +524,14 @@ class OnChip:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.roofline, name)
+
+
+def _is_size(v: Any) -> bool:
+    """Whether a value is a whole number from 1 to 10**12, as int, float or numpy scalar."""
+    try:
+        return not isinstance(v, bool | str) and int(v) == v and 1 <= v <= 10**12
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _uncut(costed: Costed) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ def analyze(
     input: Sequence[str] | str = (),
     optimizer: str | Callable[[Any], Any] | None = None,
     names: Mapping[str, str] | None = None,
+    **keywords: Any,
 ) -> Analysis:
     """What a model costs, in closed form.
 
@@ -50,7 +51,8 @@ def analyze(
         model: which class of a file.
         input: shapes of inputs, "x: bf16[B, T, D]"; for a module with `inputs`, the names of their dimensions.
         optimizer: for "train": "adamw", "sgd", ... or a function of the parameters.
-        names: new names for the symbols of an exported program or graph, {"s77": "B"}.
+        names: new names for the symbols of an exported program or graph, {"s77": "B"} or, by the name of a Dim, {"batch": "B"}.
+        keywords: for an `nn.Module`: its example inputs by argument name, as `inputs`.
 
     Raises:
         CostirError: of a kind that says what is wrong; see costir.errors.
@@ -58,7 +60,8 @@ def analyze(
     _one_of("phase", phase, ("forward", "backward", "train"))
     _one_of("attention", attention, ("full", "causal"))
     _one_of("count", count, ("standard", "exact"))
-    specs = (input,) if isinstance(input, str) else tuple(input)
+    inputs = _by_keyword(subject, inputs, keywords) if keywords else inputs
+    specs = _texts(input)
     conventions = Conventions(cast(Any, count), cast(Any, attention), split_dtype(dtype).weights)
     loaded = _load(subject, inputs, sizes, phase, dtype, model, specs, names)
     if isinstance(loaded, Graph):
@@ -79,6 +82,42 @@ def analyze(
         first, *rest = (analysis_of(replace(g, notes=(*g.notes, *said)), conventions, phase) for g in graphs)
         result = Analysis(first.costed, phase, tuple(rest), Origin(loaded, maker))
     return result.keep(keep) if keep else result
+
+
+def _by_keyword(subject: Any, inputs: Any, keywords: Mapping[str, Any]) -> Any:
+    """Example inputs given by argument name.
+
+    Raises:
+        CostirError: where they are none: the subject is no module, has no such argument, or has its inputs already.
+    """
+    name = next(iter(keywords))
+    forward = getattr(subject, "forward", None)
+    arguments = inspect.signature(forward).parameters if callable(forward) and not inspect.isclass(subject) else {}
+    if not arguments:
+        raise CostirError(f"analyze() has no option {name!r}", nearest(name, inspect.signature(analyze).parameters))
+    if inputs is not None:
+        raise CostirError(f"example inputs are given twice, once as {name!r}", "give all of them by name, or none")
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in arguments.values())
+    wrong = next((n for n in keywords if n not in arguments and not open_ended), None)
+    if wrong is not None:
+        raise CostirError(
+            f"neither analyze() nor forward() of {type(subject).__name__} has {wrong!r}", nearest(wrong, arguments)
+        )
+    return dict(keywords)
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """`input`, which is text.
+
+    Raises:
+        LoadError: where it is something else, such as an example input.
+    """
+    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not all(isinstance(t, str) for t in found):
+        raise LoadError(
+            "input= is the text of shapes, such as 'x: B, T, D'", "example inputs stand second: analyze(module, {...})"
+        )
+    return found
 
 
 def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conventions: str) -> Any:
@@ -103,6 +142,8 @@ def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conven
 def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str,
           specs: tuple[str, ...],
           names: Mapping[str, str] | None) -> Graph | Family:  # fmt: skip
+    if names and not _is_program_like(subject):
+        raise LoadError("names= renames the symbols of an exported program or graph, and this is none", "name its sizes there")
     if isinstance(subject, Graph | Family):
         return subject
     if isinstance(subject, str | os.PathLike):
@@ -182,6 +223,15 @@ def _is_partial(subject: Any) -> bool:
     import functools
 
     return isinstance(subject, functools.partial)
+
+
+def _is_program_like(subject: Any) -> bool:
+    """Whether it may be a program with symbols of its own; what else it is, loading says."""
+    if isinstance(subject, str | os.PathLike):
+        return os.fspath(subject).endswith(EXPORTED)
+    from costir.load.instance import is_program
+
+    return is_program(subject)
 
 
 def _program_origin(subject: Any, names: Mapping[str, str]) -> Origin | None:

@@ -62,6 +62,7 @@ def _conditions() -> _Parser:
     m.add_argument("--model", metavar="NAME", help="the class or function of a Python file")
     m.add_argument("--input", metavar="SPEC", action="append", default=[], help="an input of the model: 'x: bf16[B, T, D]'")
     m.add_argument("--phase", choices=("forward", "backward", "train"), default="forward", help="what runs (default: forward)")
+    m.add_argument("--name", metavar="s77=B", dest="names", action="append", default=[], help="rename a symbol of a .pt2 file")
     m.add_argument("--optimizer", metavar="NAME", help="adamw, sgd or another of torch.optim, for --phase train")
     s = p.add_argument_group("sizes")
     s.add_argument("--size", metavar="B=32", action="append", default=[], help="move the base point; 2k is 2048")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from costir import output, render, render_text
 from costir.errors import CostirError
-from costir.questions import chip_names, formula_side, key_values, plot_file, size_values, sweep_points
+from costir.questions import chip_names, formula_side, key_values, new_names, plot_file, size_values, sweep_points
 from costir.render import View
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def chips(o: argparse.Namespace) -> int:
 
 def _analysis(o: argparse.Namespace) -> Analysis:
     """The subject under the conditions that every verb takes."""
-    sizes = size_values(o.size)
+    sizes, names = size_values(o.size), new_names(o.names)
     with _quiet(o.debug), progress(f"analysing {o.subject}"):
         import costir
 
         try:
             return costir.analyze(
                 o.subject, sizes=sizes, phase=o.phase, dtype=o.dtype or "", attention=o.attention, count=o.count,
-                model=o.model or "", input=o.input, optimizer=o.optimizer,
+                model=o.model or "", input=o.input, optimizer=o.optimizer, names=names,
             )  # fmt: skip
         except SystemExit as error:
             raise CostirError(

@@ -45,15 +45,20 @@ def evaluate(analysis: Analysis, quantities: Sequence[str], sizes: Mapping[str, 
         if name not in TOTALS:
             raise SizeError(f"there is no quantity {name!r}", nearest(name, TOTALS))
     names = tuple(analysis.sizes)
-    columns = (
-        np.broadcast_arrays(*(np.asarray(sizes.get(n, analysis.sizes[n]), dtype=np.float64) for n in names)) if names else []
-    )
+    columns = np.broadcast_arrays(*(_numbers(n, sizes.get(n, analysis.sizes[n])) for n in names)) if names else []
     shape = columns[0].shape if columns else ()
     if any(((c < 1) | (c != np.floor(c))).any() for c in columns):
         raise SizeError("a size is not a positive whole number")
     _check(analysis, names, columns)
     values = _compiled(tuple(getattr(analysis, q) for q in quantities), names)(*columns)
     return {q: np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for q, v in zip(quantities, values, strict=True)}
+
+
+def _numbers(name: str, values: Any) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise SizeError(f"{name}={values!r:.40} is neither a number nor an array of numbers") from None
 
 
 def _check(analysis: Analysis, names: tuple[str, ...], columns: Sequence[Array]) -> None:

@@ -96,6 +96,22 @@ def key_values(texts: Iterable[str]) -> dict[str, str]:
     return dict(_pair(t, "--set", "memory.bandwidth=8.2e11") for t in texts)
 
 
+def new_names(texts: Iterable[str]) -> dict[str, str]:
+    """New names of a program's symbols: ["s77=B", "s31=T"] or ["s77=B,s31=T"].
+
+    Raises:
+        SizeError: where one is not two names, or a symbol comes twice.
+    """
+    out: dict[str, str] = {}
+    for old, new in (_pair(part, "--name", "s77=B") for t in texts for part in t.split(",")):
+        for name in (old, new):
+            _check_name(name, "--name")
+        if old in out:
+            raise SizeError(f"--name gives {old} twice", "a symbol has one name")
+        out[old] = new
+    return out
+
+
 def chip_names(texts: Iterable[str]) -> list[str]:
     """Chips: ["h100,b200", "my.toml"], each once."""
     return list(dict.fromkeys(n for t in texts for part in t.split(",") if (n := part.strip())))

@@ -21,7 +21,7 @@ from costir.load.family import with_sizes
 from costir.load.fx_guards import guard_conditions
 from costir.load.fx_walk import Condition, Walker, backward_nodes, value
 from costir.load.pt2 import read_archive
-from costir.load.symints import Symbols
+from costir.load.symints import Places, Symbols
 from costir.symbolic import Integer, size, total
 
 Program = Any  # torch.export.ExportedProgram or torch.fx.GraphModule
@@ -63,7 +63,7 @@ def read_program(program: Program, names: Mapping[str, str], sizes: Mapping[str,
     graph_module = program.graph_module if signature is not None else program
     loss = getattr(getattr(signature, "backward_signature", None), "loss_output", "")
     _check_phase(graph_module, phase, loss)
-    symbols = Symbols(names)
+    symbols = Symbols(names, Places(graph_module))
     symbols.divisible.update(_divisible(graph_module))
     walker = Walker(graph_module, symbols, loss)
     weights = _weights(walker, program, graph_module, signature)

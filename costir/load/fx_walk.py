@@ -25,7 +25,7 @@ from costir.errors import CostirError, LoadError
 from costir.ir import Call
 from costir.load.fx_recorder import SymbolicRecorder
 from costir.load.fx_run import running
-from costir.load.symints import Symbols
+from costir.load.symints import Places, Symbols
 from costir.ops.registry import find
 from costir.tracing.frames import is_user_file
 
@@ -339,7 +339,7 @@ def walked(graph_module: fx.GraphModule, names: Mapping[str, str]) -> dict[fx.No
     Raises:
         LoadError: a node carries no value, or a name is for no symbol.
     """
-    symbols = Symbols(names)
+    symbols = Symbols(names, Places(graph_module))
     walker = Walker(graph_module, symbols)
     for node in graph_module.graph.nodes:
         v = value(node)

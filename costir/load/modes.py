@@ -33,9 +33,9 @@ def training_parts(module: nn.Module) -> list[str]:
 
 def _differs(m: nn.Module) -> bool:
     if isinstance(m, _DropoutNd):
-        return m.p > 0
+        return bool(m.p > 0)
     if isinstance(m, _BatchNorm):
-        return m.track_running_stats
+        return bool(m.track_running_stats)
     rate = getattr(m, "dropout", 0.0)  # a recurrent layer's, between its layers; attention's, on its scores
     several = getattr(m, "num_layers", 2) > 1
     return isinstance(m, nn.RNNBase | nn.MultiheadAttention) and rate > 0 and several

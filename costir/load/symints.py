@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import sympy as sp
 import torch
 
-from costir.errors import LoadError, nearest
+from costir.errors import LoadError
 from costir.symbolic import Expr, Integer, ceil_div, floor_div, number, size
 
 _SAME = ("Identity", "ToFloat")
@@ -28,15 +28,49 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+class Places:
+    """Where the symbols of a program come from: "s77" is dimension 0 of x, and torch.export called it "batch"."""
+
+    def __init__(self, graph_module: Any = None) -> None:
+        self.of: dict[str, str] = {}
+        self.symbols: dict[str, str] = {}  # by the name of the torch.export.Dim, as far as the program still knows it
+        nodes = graph_module.graph.nodes if graph_module is not None else ()
+        for node in (n for n in nodes if n.op == "placeholder"):
+            given = node.meta.get("val", node.meta.get("example_value"))
+            for i, d in enumerate(given.shape if isinstance(given, torch.Tensor) else ()):
+                if isinstance(d, torch.SymInt) and d.node.expr.is_Symbol:
+                    self.of.setdefault(str(d.node.expr), f"dimension {i} of {node.name}")
+                    self._called(d.node.shape_env, d.node.expr)
+
+    def _called(self, environment: Any, symbol: Any) -> None:
+        """Note what the program's own Dim of a symbol is called."""
+        names = getattr(environment, "source_name_to_debug_name", None) or {}
+        for source in (getattr(environment, "var_to_sources", None) or {}).get(symbol, ()):
+            text = source.name() if callable(source.name) else source.name
+            if text in names:
+                self.symbols.setdefault(names[text], str(symbol))
+
+    def text(self, symbols: Iterable[str]) -> str:
+        """The symbols with their places: "s77 (dimension 0 of x)"."""
+        return ", ".join(f"{s} ({self.of[s]})" if s in self.of else s for s in symbols)
+
+
 class Symbols:
     """The symbols of one program under their new names, with the values that they had in its example.
 
     Args:
-        names: new names by torch's names, {"s77": "B"}.
+        names: new names by torch's names, {"s77": "B"}, or by those of the program's Dims.
+        places: where the symbols come from.
         divisible: pairs (a, n), in torch's symbols, of which it is known that n divides a.
     """
 
-    def __init__(self, names: Mapping[str, str]) -> None:
+    def __init__(self, names: Mapping[str, str], places: Places | None = None) -> None:
+        self.places = places or Places()
+        found = [self.places.symbols.get(old, old) for old in names]
+        twice = next((s for s in found if found.count(s) > 1), None)
+        if twice is not None:
+            raise LoadError(f"names gives two names to the symbol {self.places.text([twice])}", "give one")
+        names = dict(zip(found, names.values(), strict=True))
         taken = list(names.values())
         for new in taken:
             if taken.count(new) > 1:
@@ -116,7 +150,7 @@ class Symbols:
             if old not in self.hints:
                 raise LoadError(
                     f"the program has no symbol {old!r} to name {new!r}",
-                    nearest(old, self.hints) if self.hints else "all its sizes are numbers",
+                    f"it has {self.places.text(self.hints)}" if self.hints else "all its sizes are numbers",
                 )
             if new in self.hints and new not in self.names:
                 raise LoadError(

@@ -266,6 +266,16 @@ def spread(e: Expr) -> int:
     return sum(parts) if e.is_Add else math.prod(parts)
 
 
+def degree(e: Expr) -> int:
+    """At most the degree of what stands above and below the line."""
+    if e.is_Atom:
+        return int(e.is_Symbol)
+    parts = [degree(a) for a in e.args]
+    if isinstance(e, sp.Pow):
+        return parts[0] * math.ceil(abs(e.exp)) if e.exp.is_Rational else 1000
+    return max(parts) if e.is_Add else sum(parts)
+
+
 def limit(e: Expr, symbols: Iterable[Symbol]) -> Expr:
     """`e` as the given symbols grow without bound, one after the other."""
     for s in symbols:

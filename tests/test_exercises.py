@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -267,3 +269,15 @@ max_size=14).map("".join)),
 def test_any_text_has_a_verdict(say, answer, part):
     for lang in ("en", "zh"):
         assert say(part, answer, lang).verdict in VERDICTS
+
+
+CORPUS = json.loads((Path(__file__).parent / "corpus" / "answers.json").read_text(encoding="utf-8"))
+
+
+def test_what_fuzzing_found_gets_a_verdict(say):
+    """Inputs that reached new code when the checker was fuzzed, and those that once took too long."""
+    for answer in CORPUS:
+        started = time.process_time()
+        for part in ("intensity", "crit", "time", "load"):
+            assert say(part, answer).verdict in VERDICTS
+        assert time.process_time() - started < 10, answer

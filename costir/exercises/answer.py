@@ -14,7 +14,7 @@ from costir.sampling import as_float
 from costir.symbolic import Expr
 
 LONGEST = 2000
-MOST_TERMS = 60
+MOST_TERMS, MOST_DEGREE = 60, 10
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 # "17.4B" is 17.4 billion where B is no letter of the exercise.
 _SUFFIX = re.compile(r"(?<![\w.])([0-9][0-9,]*\.?[0-9]*)\s*(k|K|M|B|T|bn|thousand|million|billion|trillion)(?=\s|$)")
@@ -103,7 +103,7 @@ def _solved(formula: Formula, name: str, letters: frozenset[str]) -> tuple[str, 
     if left is None or symbol not in (left - formula.expr).free_symbols:
         return None
     difference = left - formula.expr
-    if sym.spread(difference) > MOST_TERMS:  # solving takes no bounded time
+    if sym.spread(difference) > MOST_TERMS or sym.degree(difference) > MOST_DEGREE:  # solving takes no bounded time
         return None
     roots = [r for r in sym.roots(difference, symbol) if r != 0 and not r.is_negative]
     if len(roots) != 1:

@@ -18,7 +18,8 @@ from costir.exercises.reference import Known, Reference, put
 from costir.sampling import constant_ratio, short
 from costir.symbolic import Expr
 
-MOST_TERMS = 60  # beyond, putting sums over one line takes too long
+MOST_TERMS = 60  # beyond, putting sums over one line takes too long,
+MOST_DEGREE = 10  # and sympy looks for real roots of what stands there
 ROUNDED = Fraction(1, 100)  # what numbers put in for letters may be off
 
 
@@ -187,7 +188,7 @@ def _symbolic(answer: Answer, reference: Reference, right: Known) -> Diagnosis |
     a, e = answer.expr, right.expr
     if answer.is_number or not (sym.is_rational(a) and sym.is_rational(e)):
         return None
-    if max(sym.spread(a), sym.spread(e)) > MOST_TERMS:
+    if sym.spread(a) > MOST_TERMS or sym.degree(a) > MOST_DEGREE or sym.spread(e) > MOST_TERMS:
         return None
     ratio = sym.ratio(a, e)
     top, bottom = sym.fraction(ratio)

@@ -23,6 +23,7 @@ from costir.sampling import Values
 from costir.symbolic import Expr
 
 POINTS = 20
+TRIES = 400  # evaluations to find both sides of a Max
 BITS = Fraction(1, 8)
 
 
@@ -151,18 +152,20 @@ class Reference:
     def _sides(self, e: Expr, names: Sequence[str]) -> list[Mapping[str, int]]:
         """Points at which each argument of each Max, Min and rounding decides, so that no side goes unseen."""
         draw, found = random.Random(11), []
-        for arguments in sym.all_extremes(e)[:12]:
-            for argument in arguments:
-                others = [a for a in arguments if a != argument]
-                for _ in range(200):
-                    point = _drawn(draw, names)
-                    values = sampling.values(argument, [point]), [sampling.value(o, point) for o in others]
-                    if values[0] is None or None in values[1]:
-                        break
-                    if all(values[0][0] > v for v in values[1]) or all(values[0][0] < v for v in values[1]):  # type: ignore[operator]
+        for arguments in sym.all_extremes(e)[:8]:
+            seen: dict[int, int] = {}
+            for _ in range(TRIES // len(arguments)):
+                point = _drawn(draw, names)
+                values = [sampling.value(a, point) for a in arguments]
+                if None in values:
+                    break
+                order = sorted(range(len(arguments)), key=lambda i: values[i])  # type: ignore[arg-type,return-value]
+                for which in (order[0], order[-1]):
+                    seen[which] = seen.get(which, 0) + 1
+                    if seen[which] <= 2 and point not in found:
                         found.append(point)
-                        if len(found) % 2 == 0:
-                            break
+                if len(seen) == len(arguments) and min(seen.values()) >= 2:
+                    break
         return found
 
     def values(self, e: Expr, count: int) -> Values | None:

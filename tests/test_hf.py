@@ -292,3 +292,15 @@ def test_longer_than_the_positions(tmp_path):
         load(tmp_path, SHORT_GPT2, sizes={"T": 9})
     with pytest.raises(SizeError, match=r"T <= 8 .* does not meet; choose a smaller T"):
         costir.analyze(family).at(T=9)
+
+
+def test_sizes_that_the_configuration_refuses(tmp_path):
+    """The reason is that of the class itself, word for word."""
+    content = {**LLAMA, "hidden_size": 100, "num_attention_heads": 8}
+    with pytest.raises(Exception, match="not a multiple") as told:
+        transformers.LlamaConfig(**content)
+    reason = str(told.value.__cause__ or told.value).splitlines()[-1].strip().rstrip(".")
+    with pytest.raises(SizeError) as found:
+        costir.analyze(load(tmp_path, {**content, "hidden_size": 64, "head_dim": 8}, sizes={"D": 100, "T": 4}))
+    assert reason in found.value.message
+    assert "D=100" in found.value.message

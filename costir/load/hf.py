@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from costir.errors import LoadError, nearest
+from costir.errors import CostirError, LoadError, SizeError, nearest
 from costir.load.dtypes import MODULE_DTYPES, math_dtype
 from costir.load.family import Built, Family, with_sizes, within_limits
 from costir.load.hf_inputs import InputPlan, plan_inputs
@@ -138,12 +138,34 @@ def _builder(
 
         point = {**base, **sizes}
         with quiet_and_offline():
-            module = cls._from_config(config_at(point), dtype=getattr(torch, dtype))
+            module = cls._from_config(_config_at(config_at, point, sizes), dtype=getattr(torch, dtype))
         module.eval()
         inputs = {n: i.tensor(point, getattr(torch, dtype)) for n, i in plan.inputs.items()}
         return Built(module, (), {**inputs, **plan.options})
 
     return build
+
+
+def _config_at(make: Callable[[Mapping[str, int]], Any], point: Mapping[str, int], asked: Mapping[str, int]) -> Any:
+    """The configuration at a point.
+
+    Raises:
+        SizeError: where the configuration class refuses it, with its reason.
+    """
+    try:
+        return make(point)
+    except CostirError:
+        raise
+    except Exception as error:  # validators of configuration classes raise what they like
+        where = ", ".join(f"{n}={int(v)}" for n, v in asked.items())
+        raise SizeError(f"no such configuration at {where}: {_reason(error)}", "choose sizes that fit each other") from None
+
+
+def _reason(error: BaseException) -> str:
+    """What a validator found wrong: the innermost message, without the heading of the check."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _first_line(error).rpartition("':")[2].strip().rstrip(".") or type(error).__name__
 
 
 def _config_class(path: Path, data: Mapping[str, Any]) -> Any:

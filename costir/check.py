@@ -82,8 +82,9 @@ def check(analysis: Subject, text: str, chip: Chip | None = None) -> Verdict:
     Args:
         analysis: gives the sizes, the totals and the nodes.
         text: the quantities are flops, matmul_flops, bytes, read, write, intensity, params, weight_bytes, and on a chip time
-            (perfect overlap) and "critical B" for any size; "B > 240" is read as the critical B. On a chip, C and W stand
-            for its matmul peak and memory bandwidth, where no size has these names.
+            (perfect overlap) and "critical B" for any size; "B > 240" is read as the critical B. On the right, params and
+            weight_bytes stand for the model's, and on a chip C and W for its matmul peak and memory bandwidth, where no
+            size has these names.
         chip: for time and critical sizes.
 
     Raises:
@@ -114,14 +115,16 @@ def _unknown(analysis: Subject) -> tuple[str, ...]:
 
 
 def _constants(analysis: Subject, chip: Chip | None) -> dict[str, Expr]:
-    """C and W of the chip; C only where the contractions have one compute type."""
+    """Number and bytes of the parameters; C and W of the chip, C only where the contractions have one compute type."""
+    own = {"params": analysis.params, "parameters": analysis.params, "weight_bytes": analysis.weight_bytes}
+    own = {n: v for n, v in own.items() if n not in analysis.sizes}
     if chip is None:
-        return {}
+        return own
     types = {n.cost.math for n in analysis.nodes if n.cost.matmul != 0}
     found = {"W": sym.number(chip.memory_bandwidth)}
     if len(types) == 1:
         found["C"] = sym.number(chip.matmul_rate(types.pop() or "float32"))
-    return {n: v for n, v in found.items() if n not in analysis.sizes}
+    return own | {n: v for n, v in found.items() if n not in analysis.sizes}
 
 
 def _quantity_name(formula: Formula, sizes: Mapping[str, int]) -> str:

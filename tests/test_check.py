@@ -3,9 +3,13 @@
 from dataclasses import dataclass, field
 
 import pytest
+import sympy as sp
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import costir
 from costir.check import check
 from costir.errors import CostirError, FormulaError, SizeError
 from costir.hardware import load_chip
@@ -290,3 +294,25 @@ def test_any_formula_gets_a_verdict_or_a_sentence(tail, head):
         return
     assert verdict.message
     assert "\n" not in verdict.message
+
+
+def test_the_parameters_stand_for_the_models():
+    """Layers without bias do one multiply-add per parameter and row."""
+    module = lambda B=4, D=8, F=16: (
+        nn.Sequential(nn.Linear(D, F, bias=False), nn.Linear(F, D, bias=False)),
+        (torch.ones(B, D),),
+        {},
+    )
+    a = costir.analyze(module)
+    assert check(a, "flops = 2*B*params").right
+    assert check(a, "matmul_flops = B weight_bytes / 2").right
+    assert check(a, "weight_bytes = 4*params").right
+    assert check(a, "weight_bytes = 4*parameters").right
+    wrong = check(a, "flops = 6*B*params")
+    assert not wrong.right
+    assert wrong.given == sp.expand(6 * B * 2 * D * F)
+
+
+def test_a_size_of_that_name_goes_before():
+    a = costir.analyze(lambda params=4, D=8: (nn.Linear(D, D, bias=False), (torch.ones(params, D),), {}))
+    assert check(a, "flops = 2*params*D**2").right

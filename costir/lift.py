@@ -70,6 +70,8 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None, pins: Ma
         LiftError: no formula fits, and no size can be blamed for it.
     """
     run = Run(family, phase, optimizer, _depth(family, phase), ties or {})
+    if run.depth.irregular:
+        pins = {**dict.fromkeys(run.depth.names, "the kinds of its layers follow no pattern"), **(pins or {})}
     base_point = dict(family.sizes)
     for n in run.depth.names:
         base_point[n] = run.depth.values(family.sizes[n])[3]
@@ -179,7 +181,7 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
                 third = run.trace(points[2])
                 if not conflicts(base, [third]):
                     traces.append(third)
-                traces += [t for t in map(run.trace, _between(run, points[0])) if not conflicts(base, [t])]
+                traces += [t for t in map(run.trace, _between(run, points[0], names)) if not conflicts(base, [t])]
             found = _told_apart(run, traces, base, names, pins)
             more = [_held_out(run, base, {**points[0], **p}) for p in held] if found.guessed else []
             if any(more):
@@ -214,9 +216,9 @@ def _held_out(run: Run, base: Trace, point: Point) -> Trace | None:
     return more if not conflicts(base, [more]) else None
 
 
-def _between(run: Run, point: Point) -> list[Point]:
+def _between(run: Run, point: Point, varied: Sequence[str]) -> list[Point]:
     """Points with numbers of layers between those of the probes: kinds of layers that alternate show only so."""
-    names = [n for n in run.depth.names if n in point]
+    names = [n for n in run.depth.names if n in varied]
     steps = (2, 3, *range(5, run.depth.period + 1))  # with the third probe, at 4, a whole period
     return [{**point, **{n: point[n] + step for n in names}} for step in steps] if names and not run.depth.trusted else []
 
@@ -290,7 +292,8 @@ def _empty(t: Trace) -> bool:
 def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], list[Item], list[Item]]:
     """The traces that the fit is held against, with their calls and weights matched: the base is among them where it can be.
 
-    At sizes of 1 programs take shortcuts: the base with 2 there stands in, and the base itself is compared by its cost.
+    At sizes of 1, and of a whole table, programs take shortcuts: the base with other sizes there stands in, and the base
+    itself is compared by its cost.
     """
     known: dict[Key, Key] = {}
 
@@ -307,11 +310,11 @@ def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], l
         return matched([] if base is traces[0] else [base])
     except LiftError as error:
         problem: CostirError = error
-        near = {n: 2 if v == 1 and n not in run.depth.names else v for n, v in base.sizes.items()}
+        near = {n: _nearby(run, n, v) for n, v in base.sizes.items()}
         if base is traces[0]:
             raise
-    ones = [n for n, v in near.items() if v != base.sizes[n]]
-    for point in () if not ones else (near, *({**base.sizes, n: 2} for n in ones[:2] if len(ones) > 1)):
+    special = [n for n, v in near.items() if v != base.sizes[n]]
+    for point in () if not special else (near, *({**base.sizes, n: near[n]} for n in special[:2] if len(special) > 1)):
         try:
             stand_in = run.trace(point)
             if not conflicts(base, [stand_in]):
@@ -321,6 +324,15 @@ def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], l
     if len(traces) > 2:
         return matched([])
     raise problem  # two points would fit anything
+
+
+def _nearby(run: Run, name: str, value: int) -> int:
+    """A value of a size beside a special one: 2 for 1, half of the longest."""
+    if name in run.depth.names:
+        return value
+    if value > 1 and value == run.family.limits.get(name) and name not in run.family.multiples:
+        return value // 2
+    return 2 if value == 1 else value
 
 
 def _fitter(run: Run, checked: Sequence[Trace], names: Sequence[str]) -> Fitter:
@@ -347,8 +359,9 @@ def _stated(run: Run, names: Sequence[str], pinned: Mapping[str, str]) -> list[C
             found.append(
                 Constraint(sp.Eq(sp.Mod(size(n) - (q + rest) % p, p), 0, evaluate=False), f"layers repeat with period {p}")
             )
-        if q and n in names:
-            found.append(Constraint(sp.Ge(size(n), q + p), f"the first {q} layers differ"))
+        if (q or p > 1) and n in names and sizes[n] >= q + p:  # with fewer, the mask of a kind may not be made at all
+            why = f"the first {q} layers differ" if q else f"so many have every kind of {p}"
+            found.append(Constraint(sp.Ge(size(n), q + p), why))
     return found
 
 

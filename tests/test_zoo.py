@@ -58,6 +58,13 @@ RWKV = {
     "model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 8, "rescale_every": 2, "vocab_size": 100,
     "context_length": 8,
 }  # fmt: skip
+SQUEEZED = {
+    "model_type": "squeezebert", **DECODER, "intermediate_size": 96, "max_position_embeddings": 32, "embedding_size": 64,
+}  # fmt: skip
+SLIDING = {
+    "model_type": "qwen3", **DECODER, "num_hidden_layers": 12, "num_key_value_heads": 2, "head_dim": 16,
+    "intermediate_size": 96, "max_position_embeddings": 64, "use_sliding_window": True, "sliding_window": 16,
+}  # fmt: skip
 MISTRAL = {
     "model_type": "mistral", **DECODER, "num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 64,
 }  # fmt: skip
@@ -106,6 +113,7 @@ def test_published_formulas(folder, formula):
         (PHI, {"B": 2, "T": 24, "D": 192, "F": 80, "L": 3}),  # half of a head is rotated, and half of that must be whole
         (LFM2, {"B": 2, "T": 24, "D": 96, "F": 1200}),  # 2/3 of F, rounded up to a multiple of 256 and not of 512
         (RWKV, {"B": 2, "T": 5, "D": 48, "L": 6}),  # weights are halved after every second layer
+        (SQUEEZED, {"B": 2, "T": 20, "F": 80, "L": 3, "N": 8}),  # heads divide a width that must stay; the base is the longest
         (MAMBA2, {"B": 2, "T": 40, "L": 3}),  # whole chunks
         (VIT, {"B": 2, "D": 96, "I": 48, "L": 6}),
     ],
@@ -141,6 +149,25 @@ def test_layers_that_carry_their_number_still_repeat(tmp_path):
     found, _ = analysed(tmp_path, {**DEEPSEEK, "num_hidden_layers": 60})
     assert any(str(c.condition) == "L >= 3" for c in found.constraints)
     assert len(found.nodes) < 400
+
+
+def test_depths_that_lack_a_kind_of_layer_are_refused(tmp_path):
+    """Of five sliding layers and a full one, the first two need no full mask."""
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    found, _ = analysed(tmp_path, {**SLIDING, "num_hidden_layers": 26, "layer_types": (kinds * 5)[:26]})
+    with pytest.raises(costir.CostirError, match="L >= 6"):
+        found.at(L=2)
+
+
+def test_depth_stays_where_layers_follow_no_pattern(tmp_path):
+    full = [i in (2, 3, 7, 9, 10) for i in range(12)]
+    found, family = analysed(
+        tmp_path, {**SLIDING, "layer_types": ["full_attention" if f else "sliding_attention" for f in full]}
+    )
+    assert any(str(c.condition) == "Eq(L, 12)" for c in found.constraints)
+    point = {**found.sizes, "B": 2, "D": 96, "N": 6}
+    said = found.at(**point)
+    assert (said.matmul_flops, said.flops, said.bytes) == counted(family, point)
 
 
 def test_one_form_for_one_number(tmp_path):

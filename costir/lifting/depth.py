@@ -17,6 +17,7 @@ from torch import nn
 
 from costir.lifting.points import DEPTH_NAMES
 
+_LONG = 8  # layers; of fewer no pattern can be asked
 _EVERY = re.compile(r"(^|_)every(_|$)")
 
 
@@ -28,12 +29,14 @@ class Depth:
         names: the sizes.
         prefix, period: layers before the repetition starts, and its length.
         trusted: layers of one signature cost the same, so that the whole depth need not be traced.
+        irregular: a long list of layers repeats nowhere, so that no formula says what another depth would have.
     """
 
     names: tuple[str, ...] = ()
     prefix: int = 0
     period: int = 1
     trusted: bool = False
+    irregular: bool = False
 
     def values(self, base: int, below: bool = False) -> tuple[int, int, int, int]:
         """Numbers of layers for three probes and for the base trace; the last stands for the base.
@@ -58,13 +61,15 @@ def find(module: nn.Module, sizes: Mapping[str, int], hints: Sequence[str]) -> D
     names = tuple(n for n, v in sizes.items() if v in lengths and (n in hints or n.lower() in DEPTH_NAMES))
     wanted = {sizes[n] for n in names}
     sequences = [_signatures(stack) for stack in stacks if len(stack) in wanted] + _config_lists(module, wanted)
-    prefix, period = 0, 1
+    prefix, period, irregular = 0, 1, False
+    ours = type(module).__module__.startswith("transformers.")
     for sequence in sequences:
         q, p = _repetition(sequence)
+        irregular |= ours and len(sequence) >= _LONG and max(2 * q, q + 2 * p) > len(sequence)
         prefix, period = max(prefix, q), math.lcm(period, p)
     if any(prefix + 3 * period > sizes[n] for n in names):
-        return Depth(names, 0, period, trusted=False)  # too few rounds to be sure, but worth a look
-    return Depth(names, prefix, period, trusted=type(module).__module__.startswith("transformers."))
+        return Depth(names, 0, period, trusted=False, irregular=irregular)  # too few rounds to be sure, but worth a look
+    return Depth(names, prefix, period, trusted=ours)
 
 
 def _is_stack(m: nn.Module) -> bool:
@@ -105,13 +110,13 @@ def _config_lists(module: nn.Module, lengths: set[int]) -> list[list[Any]]:
     A field such as `rescale_every` is one, too: what is done between layers is in no layer.
     """
     config = getattr(module, "config", None)
-    lists = []
+    lists: list[list[Any]] = []
     for value in vars(config).values() if config is not None else ():
         if isinstance(value, (list, tuple)) and len(value) in lengths and list(value) != list(range(len(value))):
             lists.append([repr(v) for v in value])
     for name, value in vars(config).items() if config is not None else ():
         if _EVERY.search(name) and type(value) is int and value > 1:
-            lists += [[i % value for i in range(n)] for n in lengths]
+            lists += [[str(i % value) for i in range(n)] for n in lengths]
     return lists
 
 

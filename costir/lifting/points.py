@@ -69,6 +69,11 @@ def _granule(base: int, level: int) -> int:
     return 1 if level == 0 else math.gcd(base, 2 if level == 1 else 16)
 
 
+def _divisors(n: int) -> list[int]:
+    """All numbers above 1 that divide n, up to 64."""
+    return [d for d in range(2, min(n, 64) + 1) if n % d == 0]
+
+
 def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, Sequence[int]], level: int,
             multiples: Mapping[str, int] | None = None, small: bool = False,
             related: Sequence[tuple[str, str]] = ()) -> Iterator[tuple[Point, ...]]:  # fmt: skip
@@ -98,6 +103,7 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
             return 1 if _loose(name) else _granule(value, 2)
         return 1 if small else _granule(value, level)
 
+    fitting = {n: _divisors(base[m]) for m, n in known if m in kept and n in names and base[m] % base[n] == 0}
     primes = (*_SMALL, *_PRIMES) if small else _PRIMES
     for shift in range(3) if small else (0, 1, 2, _FAR):
         points: list[Point] = []
@@ -106,6 +112,9 @@ def generic(base: Mapping[str, int], names: Sequence[str], fixed: Mapping[str, S
             for i, n in enumerate(order):
                 if n in fixed:
                     point[n] = fixed[n][trial]
+                    continue
+                if len(fitting.get(n, ())) > 3:  # of a size that stays: heads of a width that is no size
+                    point[n] = fitting[n][-(2 + trial + shift) % len(fitting[n])]
                     continue
                 asked = (multiples or {}).get(n, 1)
                 quotients = {d: base[n] // base[d] for d in above.get(n, ()) if d in point}

@@ -56,7 +56,8 @@ POSITIONAL = (
 # Groups of heads that share their state; their number divides that of the heads.
 SHARED = ("n_groups", "mamba_n_groups", "mamba_ngroups")
 
-# A configuration that has one of these is a pyramid of stages; the number of stages is no number of equal layers.
+# A configuration that has one of these is a pyramid of stages; the number of stages is no number of equal layers, and one
+# number of heads must divide the widths of all stages.
 STAGES = ("depths", "hidden_sizes")
 
 
@@ -104,7 +105,7 @@ def find_sizes(make: Any, data: Mapping[str, Any], config: Any, text: str, visio
     """
     found: list[SizeField] = []
     for letter, names in TABLE.items():
-        if letter != "L" or not any(read(section(config, text), n) for n in STAGES):
+        if letter not in ("L", "N") or not any(read(section(config, text), n) for n in STAGES):
             found += _size(config, text, letter, _names(section(config, text), letter, names), found)
     if vision is not None and not hasattr(section(config, vision), "window_size"):  # windows tie both to each other
         for letter, names in VISION_TABLE.items():

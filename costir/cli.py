@@ -8,11 +8,11 @@ Exit codes: 0 yes or done; 1 checked and wrong; 2 bad input; 130 interrupted; 14
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from costir import output
 from costir.errors import CostirError, nearest
 
 DONE, WRONG, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
@@ -164,13 +164,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    output.open_streams()
     try:
         code = _run(arguments)
-        sys.stdout.flush()
+        output.flush()
         return code
     except BrokenPipeError:
-        # Python would complain again when it flushes at exit; there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.forget_stdout()
         return PIPE_CLOSED
     except SystemExit as stop:  # argparse ends --help this way
         return int(stop.code or 0)
@@ -183,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(
             f"internal error, {type(error).__name__}: {first}", "please report this, with what --debug prints", debug
         )
+    except BaseException as error:  # a user's program may raise anything
+        return _complain(f"the program raised {type(error).__name__}: {str(error)[:300]}".rstrip(": "), "", debug)
 
 
 def _run(arguments: list[str]) -> int:

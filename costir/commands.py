@@ -165,9 +165,9 @@ def emit(view: View, name: str, o: argparse.Namespace) -> None:
         terminal = sys.stdout.isatty()
         color = o.color == "always" or (o.color == "auto" and terminal and not os.environ.get("NO_COLOR"))
         width = _width() if terminal else getattr(o, "width", None)
-        sys.stdout.write(render_text.text(view.document(), width, color))
+        output.to_stdout(render_text.text(view.document(), width, color))
     else:
-        sys.stdout.write(render.render(view, name))
+        output.to_stdout(render.render(view, name))
 
 
 def _width() -> int:
@@ -181,7 +181,7 @@ def _quiet(debug: bool) -> Iterator[None]:
     """What the user's own file prints goes to stderr, so that results can be piped; warnings of libraries are left out."""
     import warnings
 
-    with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+    with output.prints_to_stderr(), warnings.catch_warnings():
         if not debug:
             warnings.simplefilter("ignore")
         yield

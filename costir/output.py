@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 import costir
 from costir.errors import CostirError
@@ -78,3 +82,88 @@ def _replace(data: bytes, path: Path) -> None:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
         raise
+
+
+# ------------------------------------------------------------------------------------------------------- standard streams
+
+
+class _Gone(io.TextIOBase):
+    """Standard output that was closed before the program began: writing to it is writing to a pipe that nobody reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def isatty(self) -> bool:
+        return False
+
+
+def open_streams() -> None:
+    """Make sure that there are streams: what is closed at the start is None to Python, and its number goes to the next file."""
+    if sys.stdout is None or sys.stderr is None:
+        for _ in range(3):  # the numbers of standard streams are taken up
+            if os.open(os.devnull, os.O_RDWR) > 2:
+                break
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - stays open to the end
+    if sys.stdout is None:
+        sys.stdout = _Gone()
+
+
+def to_stdout(text: str) -> None:
+    """Write to standard output, at once.
+
+    Raises:
+        BrokenPipeError: nobody reads it.
+        CostirError: it takes no more; names it.
+    """
+    if sys.stdout.closed:
+        raise BrokenPipeError
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = _name_of_stdout()
+        forget_stdout()
+        raise CostirError(f"cannot write to standard output{name}: {error.strerror}", "send it elsewhere") from error
+
+
+def flush() -> None:
+    """See that what was printed is written; raises as `to_stdout` does."""
+    if not sys.stdout.closed and not isinstance(sys.stdout, _Gone):
+        to_stdout("")
+
+
+def forget_stdout() -> None:
+    """Send what Python still holds for standard output nowhere, so that it does not complain at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _name_of_stdout() -> str:
+    try:
+        return f" ({Path(f'/proc/self/fd/{sys.stdout.fileno()}').readlink()})"
+    except (OSError, ValueError):
+        return ""
+
+
+class _Borrowed:
+    """A stream that whoever gets it cannot close."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+@contextlib.contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """What a user's program prints goes to standard error; where it closes its streams, ours stay open."""
+    lent = cast(TextIO, _Borrowed(sys.stderr))
+    with contextlib.redirect_stdout(lent), contextlib.redirect_stderr(lent):
+        yield

@@ -23,7 +23,7 @@ from costir.load.annotations import Spec, read_input, shape_of
 from costir.load.dtypes import MODULE_DTYPES, math_dtype
 from costir.load.family import Built, Family, with_sizes
 from costir.load.signatures import LAYER_NAMES, Plan, base_size, constructor_plan, function_plan, signature
-from costir.load.user_file import folder_on_path, import_file
+from costir.load.user_file import folder_on_path, import_file, where
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -52,7 +52,7 @@ def load(
     """
     given = dict(sizes or {})
     specs = tuple(read_input(text) for text in inputs)
-    module = import_file(path)
+    module = _imported(path)
     name = name or _choose(module, path, bool(specs))
     found = getattr(module, name, None)
     if name == "model" and callable(found) and not specs and not inspect.isclass(found):
@@ -67,6 +67,19 @@ def load(
     raise LoadError(
         f"{name} in {path} is {_a(found)}, not a class or function", "write a function build() that returns it and its inputs"
     )
+
+
+def _imported(path: Path) -> ModuleType:
+    """The file as a module; whatever it raises, an error that names the line."""
+    try:
+        return import_file(path)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        said = f"{type(error).__name__}: {str(error)[:200]}".rstrip(": ")
+        raise LoadError(
+            f"{where(error.__traceback__, path)} raises {said}", "costir imports the file to find the model"
+        ) from error
 
 
 def _choose(module: ModuleType, path: Path, with_inputs: bool) -> str:
@@ -240,10 +253,17 @@ def _input_specs(cls: Any, flags: Sequence[Spec]) -> list[Spec]:
 
 
 def _check_module(made: Any, what: str) -> Any:
+    import torch
     from torch import nn
 
     if not isinstance(made, nn.Module):
         raise LoadError(f"{what} gave {_a(made)} in the place of the model", "return an nn.Module")
+    scripted = next((n for n, m in made.named_modules() if isinstance(m, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        which = f"{scripted} in the model" if scripted else "the model"
+        raise LoadError(
+            f"{what}: {which} is a TorchScript module, which hides its operators", "give the nn.Module it is made of"
+        )
     return made
 
 

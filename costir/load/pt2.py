@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import zipfile
 from collections.abc import Iterator
@@ -29,12 +30,14 @@ def read_archive(path: str) -> Any:
         raise LoadError(f"no such file: {path!r}", _HINT)
     _check_archive(file)
     try:
-        with _no_pickle(file.name), contextlib.redirect_stderr(None):
+        with _no_pickle(file.name), contextlib.redirect_stderr(None), _no_logging():
             return torch.export.load(file)
     except LoadError:
         raise
     except Exception as error:
+        _check_sums(file)
         text = (str(error).strip().splitlines() or [""])[0][:160]
+        text = text.removesuffix(" Please check the warnings above for possible errors.")
         raise LoadError(f"{file.name} cannot be read as an exported program: {type(error).__name__}: {text}",
                         "export it again with the torch that is installed here, " + torch.__version__) from error  # fmt: skip
 
@@ -52,6 +55,28 @@ def _check_archive(file: Path) -> None:
         have, left = si(needed, "B"), si(free, "B")
         raise LoadError(f"{file.name} holds {have}, and torch reads all of it into memory, of which {left} are free",
                         "analyse the module or config it came from: that needs no weights")  # fmt: skip
+
+
+def _check_sums(file: Path) -> None:
+    """Whether the parts of an archive are those that were written: asked once reading has failed, since it reads them all."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            wrong = archive.testzip()
+    except Exception as error:  # what a damaged archive raises depends on where the damage is
+        raise LoadError(f"{file.name} is damaged: {error}", "copy or export it again") from error
+    if wrong:
+        raise LoadError(f"{file.name} is damaged: {wrong} in it is not what was written", "copy or export it again")
+
+
+@contextlib.contextmanager
+def _no_logging() -> Iterator[None]:
+    """torch logs the traceback of what it tried first; costir says itself what is wrong."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _free_memory() -> int:

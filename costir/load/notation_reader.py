@@ -15,6 +15,7 @@ MOST_AXES = 52
 NAME = re.compile(r"[^\W\d_]\w*")
 NUMBER = re.compile(r"\d\w*")
 SHARDED = re.compile(r"[^\W\d_][^\W_]*_[A-Z]+$")
+TYPE_LIKE = re.compile(r"(?:q?u?int|float|bfloat|fp|bf|nf|mxfp|complex)\d\w*$")  # no name of a tensor, but a slip in a type
 SEPARATORS = ".·,@"
 
 
@@ -133,6 +134,8 @@ class _Reader:
             if not is_dtype(word):
                 raise self.slip(f"{word} is no data type, {nearest(word, {*ITEMSIZE, *SHORT_DTYPE})}", at)
             dtype = dtype_name(word)
+        if words and TYPE_LIKE.match(words[0][0]):
+            raise self.slip(f"{words[0][0]} is no data type, {nearest(words[0][0], {*ITEMSIZE, *SHORT_DTYPE})}", words[0][1])
         if len(words) > 1:
             raise self.slip(f"expected '[' after the name {words[0][0]}", words[1][1])
         return Operand(words[0][0] if words else "", dtype, self.dims(), start)

@@ -116,7 +116,7 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
         ),
         sizes=sizes,
         loss=None,
-        notes=(dtype_note, *plan.notes, *_notes(original)),
+        notes=(dtype_note, *plan.notes, *_notes(original, cls, model)),
         source=str(path),
         depth=tuple(f.letter for f in fields if f.letter in ("L", "L_dec")),
         trusted_layers=layers_follow_lists(config, text),
@@ -280,10 +280,15 @@ def _dtype(config: Any, data: Mapping[str, Any], asked: str) -> tuple[str, str]:
     return "float32", "float32 (the config names no type)"
 
 
-def _notes(data: Mapping[str, Any]) -> tuple[str, ...]:
-    if not data.get("quantization_config"):
-        return ()
-    return ("quantization_config is left out: weights count in the model's own type; see --dtype bf16,weights=int8",)
+def _notes(data: Mapping[str, Any], cls: Any, asked: str) -> tuple[str, ...]:
+    """What the file says and the analysis does not follow."""
+    notes, wanted = [], data.get("architectures")
+    if wanted and not asked and _named_class(data) is None:
+        first = str(wanted[0] if isinstance(wanted, list) else wanted)[:60]
+        notes.append(f"architectures names {first}, a class that this transformers has not: {cls.__name__} is counted")
+    if data.get("quantization_config"):
+        notes.append("quantization_config is left out: weights count in the model's own type; see --dtype bf16,weights=int8")
+    return tuple(notes)
 
 
 def _first_line(error: BaseException) -> str:

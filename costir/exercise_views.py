@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from costir.exercises.checker import Verdict, reference_of
+from costir.exercises.checker import Verdict, figure, reference_of
 from costir.exercises.grade import Grades
 from costir.exercises.messages import message
 from costir.exercises.progress import Progress
 from costir.exercises.records import Exercise, Letter, Part
 from costir.page import Column, Document, Entry, Fact, Table
 from costir.render import View
-from costir.sampling import short
 from costir.symbolic import show
 
 ANSWER_SHOWN = 48
@@ -191,7 +190,7 @@ def _shown(expr: Any, value: Any, text: str, p: Part) -> str:
     written = text or show(expr)
     if value is None:
         return f"{written}{unit}"
-    shown = f"{short(value / unit_of(p.unit).scale)}{unit}"
+    shown = f"{figure(value / unit_of(p.unit).scale)}{unit}"
     plain = not expr.free_symbols and written.strip().replace(".", "").isdigit()
     return shown if plain else f"{written} = {shown}"
 

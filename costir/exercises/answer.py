@@ -50,13 +50,16 @@ class Answer:
         return not self.expr.free_symbols
 
     def rounds(self, value: Fraction) -> bool:
-        """Whether a number is this value as rounded to the digits typed (two at least); without digits, to 0.1 %."""
+        """Whether a number is this value as rounded or cut to the digits typed (two at least); without digits, to 0.1 %."""
         number = sym.to_fraction(self.expr)
         if number is None:
             return False
         if self.digits >= 2:
-            typed, rounded = (as_float(x / self.scale) for x in (number, value))
-            return f"{typed:.{self.digits - 1}e}" == f"{rounded:.{self.digits - 1}e}"
+            typed, exact = (as_float(x / self.scale) for x in (number, value))
+            shown = f"{typed:.{self.digits - 1}e}"
+            cut = f"{exact:.{self.digits + 8}e}"
+            cut = f"{cut[: cut.index('.') + self.digits]}{cut[cut.index('e') :]}"  # 8755 for 8755.56
+            return shown == f"{exact:.{self.digits - 1}e}" or (self.digits > 2 and shown == cut)
         return number == value or (self.digits == 0 and abs(number - value) <= abs(value) / 1000)
 
 

@@ -24,7 +24,7 @@ from costir.exercises.catalog import Bank, built_in, part_of, plain
 from costir.exercises.messages import language, message
 from costir.exercises.records import Choice, Exercise, Part, Words
 from costir.exercises.reference import Known, Reference
-from costir.sampling import short
+from costir.sampling import as_float
 
 VERDICTS = ("right", "rounding", "limit", "convention", "slip", "wrong", "unreadable")
 GOOD = ("right", "rounding")
@@ -110,8 +110,7 @@ def _any_part(exercise: Exercise, text: str, lang: str) -> Verdict:
     order = ("right", "rounding", "convention", "slip", "limit")
     best = min(found, key=lambda v: order.index(v.verdict) if v.verdict in order else 9, default=None)
     if best is not None and best.verdict in order:
-        where = message("part_right", lang, part=best.part)
-        return replace(best, message=where if best.verdict == "right" else f"{best.part}: {best.message}")
+        return best
     if best is not None and all(v.verdict == "unreadable" for v in found):
         return replace(found[0], part="")
     parts = ", ".join(p.ident for p in exercise.parts)
@@ -235,7 +234,17 @@ def _value(known: Known, reference: Reference) -> str:
     if known.number is None:
         return f"{sym.show(known.expr / sym.number(reference.unit.scale))}{f' {unit}' if unit else ''}"
     number = known.number / reference.unit.scale
-    return f"{short(number)}{f' {unit}' if unit and unit != '1' else ''}"
+    return f"{figure(number)}{f' {unit}' if unit and unit != '1' else ''}"
+
+
+def figure(x: Fraction) -> str:
+    """A number for people: 26267, 240.2, 1.97e14, 2.33e-05."""
+    value = as_float(x)
+    if value == int(value) and abs(value) < 1e7:
+        return str(int(value))
+    if 1000 <= abs(value) < 1e7:
+        return f"{value:.0f}"
+    return f"{value:.4g}".replace("e+", "e")
 
 
 def _limits(answer: Answer, reference: Reference, right: Known) -> _Outcome | None:
@@ -395,4 +404,4 @@ def _choice(part: Part, said: Verdict, lang: str) -> Verdict:
     return replace(said, diagnosis=why, message=full, key="mistake" if why else "")
 
 
-__all__ = ["GOOD", "VERDICTS", "Verdict", "check", "check_part"]
+__all__ = ["GOOD", "VERDICTS", "Verdict", "check", "check_part", "figure"]

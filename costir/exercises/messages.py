@@ -23,7 +23,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "unreadable": ("not understood: {why}", "无法理解：{why}"),
     "open": ("this one is practical, there is nothing to check; `costir exercise solution {id}` says what to look for",
              "这是动手题，没有可自动检查的答案；`costir exercise solution {id}` 说明要看什么"),
-    "part_right": ("right for {part}", "对于 {part} 正确"),
     "which_part": ("the exercise has {count} parts ({parts}); say which one: {id}.{first}=...",
                    "本题有 {count} 问（{parts}）；请指明是哪一问：{id}.{first}=..."),
     "large": ("of large {names}", "{names} 很大的"),

@@ -22,17 +22,24 @@ if TYPE_CHECKING:
     from costir.ir import Call as Call
     from costir.ir import Cost as Cost
     from costir.ir import Threshold as Threshold
+    from costir.measuring.api import measure as measure
     from costir.ops.registry import rule as rule
     from costir.ops.registry import traffic as traffic
+    from costir.utilisation import MFU as MFU
+    from costir.utilisation import mfu as mfu
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Analysis": "costir.analysis", "analyze": "costir.api", "annotate": "costir.api", "CostirError": "costir.errors",
-    "load_chip": "costir.hardware", "Threshold": "costir.ir", "rule": "costir.ops.registry",
-    "traffic": "costir.ops.registry", "Call": "costir.ir", "Cost": "costir.ir",
+    "Analysis": "costir.analysis", "analyze": "costir.api", "annotate": "costir.api",
+    "CostirError": "costir.errors", "load_chip": "costir.hardware", "Threshold": "costir.ir",
+    "rule": "costir.ops.registry", "traffic": "costir.ops.registry", "measure": "costir.measuring.api",
+    "Call": "costir.ir", "Cost": "costir.ir", "MFU": "costir.utilisation", "mfu": "costir.utilisation",
 }  # fmt: skip
-__all__ = ["Analysis", "Call", "Cost", "CostirError", "Threshold", "analyze", "annotate", "load_chip", "rule", "traffic"]
+__all__ = [
+    "MFU", "Analysis", "Call", "Cost", "CostirError", "Threshold", "analyze", "annotate", "load_chip",
+    "measure", "mfu", "rule", "traffic",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from costir import chipfile
+from costir.calibration import Calibration
 from costir.errors import ChipError
 
 V = TypeVar("V")
@@ -143,6 +144,7 @@ class Chip:
         values: every number by its name; these names are what settings take.
         settings: the numbers that were set by hand.
         unsupported: dtypes for which the matrix unit has no path.
+        calibration: what `costir calibrate` measured on this machine, where the file has it.
         measured: what libraries reached, by the community's measurements; never mixed with the peaks.
         flop_per_lane_cycle: 2 where `vector` counts fused multiply-adds as two, 1 where it counts single operations.
         unit: what "one chip" means.
@@ -177,6 +179,7 @@ class Chip:
     memory_kind: str = ""
     alias_note: str = ""
     path: str = ""
+    calibration: Calibration | None = None
 
     @property
     def label(self) -> str:

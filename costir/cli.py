@@ -16,7 +16,7 @@ from costir import output
 from costir.errors import CostirError, nearest
 
 DONE, WRONG, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
-VERBS = ("analyze", "solve", "check", "chips", "exercise")
+VERBS = ("analyze", "solve", "check", "mfu", "chips", "exercise", "calibrate", "measure", "demo")
 FORMATS = ("text", "markdown", "json", "csv", "latex", "html")
 
 DESCRIPTION = """\
@@ -25,6 +25,7 @@ What a PyTorch model costs, in closed form in its own size names, and the sizes 
   costir analyze gpt2.json --chip h100              operators with FLOPs, bytes, time and what binds
   costir solve "bf16[B,8192] . [8192,8192]" --for B --chip tpu_v5e
   costir check "X[B,D] . Y[D,F]" "flops = 2*B*D*F"  is my own formula right?
+  costir mfu gpt2.json --chip h100 --rate 90ktok/s  model FLOP utilisation of a run that I measured
   costir chips h100                                 the chips that are known, with sources
   costir exercise next                              exercises on rooflines, checked
 
@@ -55,13 +56,13 @@ def _options(p: argparse.ArgumentParser) -> Iterator[str]:
                 yield from _options(verb)
 
 
-def _conditions() -> _Parser:
-    """The conditions that every verb with a subject takes."""
+def _conditions(phase: str | None = "forward", default: str = "forward") -> _Parser:
+    """The conditions that every verb with a subject takes; what runs by default differs, and is said in words."""
     p = _Parser(add_help=False)
     m = p.add_argument_group("model")
     m.add_argument("--model", metavar="NAME", help="the class or function of a Python file")
     m.add_argument("--input", metavar="SPEC", action="append", default=[], help="an input of the model: 'x: bf16[B, T, D]'")
-    m.add_argument("--phase", choices=("forward", "backward", "train"), default="forward", help="what runs (default: forward)")
+    m.add_argument("--phase", choices=("forward", "backward", "train"), default=phase, help=f"what runs (default: {default})")
     m.add_argument("--name", metavar="s77=B", dest="names", action="append", default=[], help="rename a symbol of a .pt2 file")
     m.add_argument("--optimizer", metavar="NAME", help="adamw, sgd or another of torch.optim, for --phase train")
     s = p.add_argument_group("sizes")
@@ -101,26 +102,54 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, title="verbs")
     conditions = _conditions()
 
-    def verb(name: str, short: str, long: str) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=short, description=long, parents=[conditions], allow_abbrev=False)
+    def verb(name: str, short: str, long: str, given: _Parser = conditions) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=short, description=long, parents=[given], allow_abbrev=False)
         made.add_argument("subject", metavar="SUBJECT")
         return made
 
     a = verb("analyze", "cost of every operator", "What every operator of a model costs.")
     a.add_argument("--explain", metavar="PATH", help="one operator: formula, rule, numbers, source line")
     a.add_argument("--plot", metavar="roofline[=FILE]", help="draw a roofline (svg or png)")
-    verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
+    s = verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
+    s.add_argument("--measure", action="store_true", help="measure it on this machine, too (a calibrated --chip)")
+    t = verb("measure", "run it here: bound, estimate, measured", "Bound, estimate and measurement on a calibrated machine.")
+    t.add_argument("--why", action="store_true", help="where the measured time goes")
+    t.add_argument("--plot", metavar="roofline|sweep[=FILE]", help="draw the measured points (svg or png)")
     k = verb("check", "is my formula right?", "Check your own formula. Exit code 1: wrong.")
     k.add_argument("formula", metavar='"flops = 2*B*D*F"')
+    m = verb(
+        "mfu",
+        "model FLOP utilisation of a run that you measured",
+        MFU,
+        _conditions(None, "train; forward for what has no other"),
+    )
+    m.add_argument("--rate", metavar="10000tok/s", default="", help="of the whole job: tok/s, seq/s or step/s; 10k is 10000")
+    m.add_argument("--time", metavar="120ms", default="", help="of one step, with the batch of --size")
+    m.add_argument("--devices", metavar="N", default="1", help="chips that the job ran on (default: 1)")
+    m.add_argument("--tokens", metavar="B*T", default="", help="the sizes whose product is the tokens of a step")
     c = verbs.add_parser("chips", help="the known chips", description="The known chips, with sources.", allow_abbrev=False)
     c.add_argument("name", metavar="NAME", nargs="?")
     c.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a value")
     _output(c)
+    b = verbs.add_parser("calibrate", help="measure this machine", description=CALIBRATE, allow_abbrev=False)
+    b.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default: 1)")
+    _output(b)
+    d = verbs.add_parser("demo", help="five experiments on this machine", description=DEMO, allow_abbrev=False)
+    d.add_argument("name", metavar="NAME", choices=(*DEMOS, "all"), help=f"{', '.join(DEMOS)} or all")
+    d.add_argument("--chip", metavar="FILE", default="here", help="what costir calibrate wrote (default: here)")
+    d.add_argument("--lang", metavar="en|zh", help="language (default: that of the locale)")
+    _output(d)
+    d.set_defaults(width=130)
     _exercise(verbs.add_parser("exercise", help="exercises, and a checker", description=EXERCISE, allow_abbrev=False,
                                formatter_class=argparse.RawDescriptionHelpFormatter))  # fmt: skip
     return top
 
 
+MFU = "What share of a chip's peak a run reached, by each convention in use: full and causal attention, 6N, and as traced."
+CALIBRATE = "Measure this machine in under a minute; the chip file that is written is then known as `--chip here`."
+
+DEMOS = ("matmul", "bandwidth", "fusion", "step", "width")
+DEMO = "Experiments of a lesson on this machine, predicted and measured; costir calibrate must have run before."
 EXERCISE = """\
 Exercises on rooflines; the checker says what a wrong answer forgot. Exit code 1: wrong.
 
@@ -198,6 +227,14 @@ def _run(arguments: list[str]) -> int:
     if options.verb is None:
         parser().print_help()
         return DONE
+    if options.verb in ("calibrate", "measure") or getattr(options, "measure", False):
+        from costir import measure_commands
+
+        return int(getattr(measure_commands, options.verb)(options))
+    if options.verb == "demo":
+        from costir import demo_commands
+
+        return demo_commands.run(options)
     if options.verb == "exercise":
         from costir import exercise_commands
 

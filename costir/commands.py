@@ -6,17 +6,20 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from costir import output, render, render_text
 from costir.errors import CostirError
+from costir.measured import measured
 from costir.questions import chip_names, formula_side, key_values, new_names, plot_file, size_values, sweep_points
 from costir.render import View
+from costir.units import parse_size
 
 if TYPE_CHECKING:
     from costir.analysis import Analysis
+    from costir.page import Fact
     from costir.report import Report
 
 DONE, WRONG = 0, 1
@@ -42,15 +45,16 @@ def analyze(o: argparse.Namespace) -> int:
     return DONE
 
 
-def solve(o: argparse.Namespace) -> int:
-    """`costir solve`: the critical size of the whole and of each operator, on each chip."""
+def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Sequence[Fact]] | None = None) -> int:
+    """`costir solve`: the critical size of the whole and of each operator, on each chip; `more` adds what was measured."""
     name = format_of(o)
     if not o.chip:
         raise CostirError("a critical size needs a chip", "add for example --chip h100; costir chips lists them")
     report = _report(o, critical=True)
     from costir import views
 
-    emit(views.solution(report), name, o)
+    view = views.solution(report)
+    emit(view if more is None else views.with_facts(view, more(o)), name, o)
     return DONE
 
 
@@ -74,6 +78,28 @@ def check(o: argparse.Namespace) -> int:
     return DONE if verdict.right else WRONG
 
 
+def mfu(o: argparse.Namespace) -> int:
+    """`costir mfu`: the utilisation of a run that was measured elsewhere."""
+    name = format_of(o)
+    run, devices = measured(o.rate, o.time), parse_size(o.devices, "--devices")
+    if o.sweep or o.unknown:
+        raise CostirError("a measured run takes neither --sweep nor --for", "--size says at which sizes it ran")
+    if not o.chip:
+        raise CostirError("a utilisation needs a chip", "add for example --chip h100; costir chips lists them")
+    chips = _chips(o)
+    from costir import mfu_view, utilisation
+
+    assumed = o.phase is None
+    o.phase = o.phase or utilisation.assumed_phase(o.subject)
+    analysis = _analysis(o)
+    kept = _kept(analysis, o)
+    fixed = {n: v for n, v in analysis.sizes.items() if n not in kept.sizes}
+    with quiet(o.debug), progress("counting"):
+        found = utilisation.utilisation(kept, chips, run, devices, o.tokens, fixed, assumed)
+    emit(mfu_view.utilisation(found), name, o)
+    return DONE
+
+
 def chips(o: argparse.Namespace) -> int:
     """`costir chips`: the database, or one chip with its sources."""
     name = format_of(o)
@@ -92,7 +118,7 @@ def chips(o: argparse.Namespace) -> int:
 def _analysis(o: argparse.Namespace) -> Analysis:
     """The subject under the conditions that every verb takes."""
     sizes, names = size_values(o.size), new_names(o.names)
-    with _quiet(o.debug), progress(f"analysing {o.subject}"):
+    with quiet(o.debug), progress(f"analysing {o.subject}"):
         import costir
 
         try:
@@ -177,7 +203,7 @@ def _width() -> int:
 
 
 @contextlib.contextmanager
-def _quiet(debug: bool) -> Iterator[None]:
+def quiet(debug: bool) -> Iterator[None]:
     """What the user's own file prints goes to stderr, so that results can be piped; warnings of libraries are left out."""
     import warnings
 
@@ -207,3 +233,17 @@ def progress(what: str, after: float = 2.0) -> Iterator[None]:
     finally:
         timer.cancel()
         status.stop()
+
+
+@contextlib.contextmanager
+def bar(what: str) -> Iterator[Callable[[str, float], None]]:
+    """A progress bar on stderr, on a terminal; told what is being done and how much of all is done."""
+    if not sys.stderr.isatty():
+        yield lambda now, share: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=1.0)
+        yield lambda now, share: shown.update(task, completed=share, description=f"{what}: {now}")

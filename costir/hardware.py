@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costir import chipfile
+from costir.calibration import from_table
 from costir.chip import Chip, FrozenMap, Link, OnChip, rate_key
 from costir.errors import ChipError, nearest
 from costir.units import si
@@ -118,7 +119,7 @@ def load_chip(spec: str, settings: Mapping[str, str | int | float | Decimal | Fr
         path, ident = here_path(), "here"
         if not path.is_file():
             raise ChipError(
-                f"no chip called here: {path} does not exist", "write a chip file there, as docs/chips.md describes"
+                f"no chip called here: {path} does not exist", "run costir calibrate, which measures this machine and writes it"
             )
     elif name.endswith(".toml") or "/" in name or os.sep in name:
         path = Path(name)
@@ -237,6 +238,7 @@ def _build(ident: str, data: Mapping[str, Any], path: Path, preset: str, setting
         flop_per_lane_cycle=data["vector"].get("flop_per_lane_cycle", 1 if data.get("kind") == "tpu" else 2),
         alias_note=note,
         path=str(path),
+        calibration=from_table(str(path), data["calibration"]),
     )
 
 

@@ -160,7 +160,7 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
     scope = recorder.scope
     what = "making the optimizer"
     try:
-        stepper = _stepper(optimizer or family.optimizer or OPTIMIZERS["adamw"], module) if phase == "train" else None
+        stepper = stepper_of(optimizer or family.optimizer or OPTIMIZERS["adamw"], module) if phase == "train" else None
         for path, m in module.named_modules():
             for site, p in enumerate(m._parameters.values()):
                 scope.owners.setdefault(id(p), (path, "", -1 - site))
@@ -170,7 +170,7 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
             out = module(*args, **kwargs)
             if phase == "forward":
                 return
-            loss = _loss(family, out, recorder)
+            loss = loss_of(family, out, recorder.notes)
             what, scope.phase = "the backward pass", "backward"
             loss.backward()
             if stepper is not None:
@@ -183,7 +183,7 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
         raise _failed(what, error, sizes) from error
 
 
-def _stepper(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
+def stepper_of(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of the parameters that are trained."""
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained:
@@ -227,7 +227,7 @@ def _mark(recorder: Recorder, role: str, found: Iterable[Any]) -> None:
             recorder.roles.setdefault(t.untyped_storage()._cdata, role)
 
 
-def _loss(family: Family, out: Any, recorder: Recorder) -> torch.Tensor:
+def loss_of(family: Family, out: Any, notes: dict[str, None] | None = None) -> torch.Tensor:
     """The scalar that backward starts from: the file's own loss, the output's own, a scalar output, or else a sum.
 
     Raises:
@@ -244,8 +244,8 @@ def _loss(family: Family, out: Any, recorder: Recorder) -> torch.Tensor:
     scalar = next((t for t in usable if t.dim() == 0), None)
     if scalar is not None:
         return scalar.real if scalar.is_complex() else scalar
-    if given is None:
-        recorder.notes["loss: sum of the first output (the model gives none)"] = None
+    if given is None and notes is not None:
+        notes["loss: sum of the first output (the model gives none)"] = None
     return (usable[0].abs() if usable[0].is_complex() else usable[0]).sum()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,12 @@ def explain(r: Report, pattern: str) -> View:
 def solution(r: Report) -> View:
     """The critical sizes: of the whole, then of each operator that contracts."""
     return View(lambda: _solution(r), lambda: render_data.as_dict(r), lambda: _solution_rows(r))
+
+
+def with_facts(view: View, facts: Sequence[Fact]) -> View:
+    """The same with facts below; in data they are texts by label."""
+    doc = lambda: replace(view.document(), facts=(*view.document().facts, *facts))
+    return View(doc, lambda: {**view.data(), "measured": {f.label: f.text for f in facts}}, view.rows)
 
 
 def _solution(r: Report) -> Document:
@@ -163,8 +169,8 @@ def _answer(v: Verdict, formula: str, a: Analysis) -> Document:
     facts = [Fact("answer", f"{word}{',' if message.startswith(('at ', 'to ')) else ':' if message else ''} {message}".strip())]
     if not v.right:
         facts += _side("yours", v, v.given, v.given_at_base) + _side("found", v, v.expected, v.expected_at_base)
-    sizes = [Fact("at", ", ".join(f"{n} = {x}" for n, x in a.sizes.items()))] if a.sizes else []
-    head = (*sizes, Fact("counted", document.conventions_text(a.conventions)))
+    counted = document.conventions_text(a.conventions, (n.cost.note for n in a.nodes))
+    head = (*document.size_facts(a.sizes, a.constraints), Fact("counted", counted))
     return Document(
         f"{document.subject_title(a.name, a.phase)}, {formula}", head, (), (*facts, *(Fact("note", n) for n in v.notes))
     )

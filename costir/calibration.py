@@ -1,0 +1,135 @@
+"""What a machine was measured to do: times of operators over grids of sizes, and overheads. Part of a chip file. No torch here.
+
+A curve is a table of seconds over a grid; between its points the logarithm of the time is linear in the logarithms of the
+sizes; beyond them it goes on with the last slope, and below the first point it stays.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from costir.errors import ChipError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds over a grid.
+
+    Attributes:
+        axes: the names of the sizes.
+        grid: for each axis, the values at which it was measured, ascending.
+        seconds: at every point of the grid, the last axis fastest.
+    """
+
+    axes: tuple[str, ...]
+    grid: tuple[tuple[int, ...], ...]
+    seconds: tuple[float, ...]
+
+    @functools.cached_property
+    def _logs(self) -> tuple[list[list[float]], list[float]]:
+        return [[math.log(x) for x in g] for g in self.grid], [math.log(s) for s in self.seconds]
+
+    def at(self, *sizes: float) -> float:
+        """Seconds at these sizes, one for each axis."""
+        axes, times = self._logs
+        cells = [_cell(axis, math.log(max(size, 1))) for axis, size in zip(axes, sizes, strict=True)]
+        total = 0.0
+        for corner in itertools.product((0, 1), repeat=len(cells)):
+            weight, index = 1.0, 0
+            for (low, share), side, axis in zip(cells, corner, axes, strict=True):
+                weight *= share if side else 1 - share
+                index = index * len(axis) + min(low + side, len(axis) - 1)
+            if weight:
+                total += weight * times[index]
+        return math.exp(min(total, 700.0))
+
+
+def _cell(axis: Sequence[float], x: float) -> tuple[int, float]:
+    """The grid cell of a value and how far it is along: below the first point at it, above the last one beyond."""
+    if len(axis) == 1 or x <= axis[0]:
+        return 0, 0.0
+    low = min(bisect.bisect_right(axis, x) - 1, len(axis) - 2)
+    return low, (x - axis[low]) / (axis[low + 1] - axis[low])
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What was measured on one machine.
+
+    Attributes:
+        about: cpu, threads, torch, date, and what else says which machine it was.
+        noise: how much longer the median of repeated timings took than the best (0.05: 5 %).
+        numbers: overheads in seconds, rates per second, bandwidths in bytes/s.
+        curves: by the names of `measuring.kernels`.
+    """
+
+    about: Mapping[str, str]
+    noise: float
+    numbers: Mapping[str, float]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """How many threads it was measured with."""
+        return int(self.about.get("threads", "1"))
+
+
+def from_table(where: str, table: Any) -> Calibration | None:
+    """The `[calibration]` table of a chip file; None where there is none.
+
+    Raises:
+        ChipError: where it is not as `to_table` writes it.
+    """
+    if not table:
+        return None
+    try:
+        if int(table["format"]) != FORMAT:
+            raise ChipError(
+                f"{where}: its calibration has format {table['format']}, not {FORMAT}", "run costir calibrate again"
+            )
+        curves = {name: _curve(c) for name, c in table["curve"].items()}
+        numbers = {k: float(v) for k, v in table["number"].items()}
+        about = {k: str(v) for k, v in table["about"].items()}
+        noise = float(table["noise"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{type(error).__name__}: {str(error)[:60]}"
+        raise ChipError(f"{where}: its calibration is damaged ({what})", "run costir calibrate again") from error
+    if not all(math.isfinite(v) and v >= 0 for v in numbers.values()) or not 0 <= noise < 100:
+        raise ChipError(f"{where}: its calibration has numbers that cannot be", "run costir calibrate again")
+    return Calibration(about, noise, numbers, curves)
+
+
+def _curve(c: Mapping[str, Any]) -> Curve:
+    axes = tuple(c["axes"])
+    grid = tuple(tuple(int(x) for x in c[a]) for a in axes)
+    seconds = tuple(float(x) * 1e-9 for x in c["ns"])
+    if len(seconds) != math.prod(map(len, grid)) or not all(0 < s < 1e4 for s in seconds):
+        raise ValueError("a curve has not one positive time for each point of its grid")
+    if not all(0 < a < b for g in grid for a, b in itertools.pairwise(g)):
+        raise ValueError("a grid is not ascending")
+    return Curve(axes, grid, seconds)
+
+
+def to_toml(c: Calibration) -> str:
+    """The tables of a chip file."""
+    lines = ["[calibration]", f"format = {FORMAT}", f"noise = {c.noise:.4f}", "", "[calibration.about]"]
+    lines += [f"{k} = {_quoted(v)}" for k, v in c.about.items()]
+    lines += ["", "[calibration.number]", *(f"{k} = {v:.5g}" for k, v in c.numbers.items())]
+    for name, curve in c.curves.items():
+        lines += ["", f"[calibration.curve.{name}]", f"axes = [{', '.join(_quoted(a) for a in curve.axes)}]"]
+        lines += [f"{a} = {list(g)}" for a, g in zip(curve.axes, curve.grid, strict=True)]
+        lines.append(f"ns = [{', '.join(str(max(1, round(s * 1e9))) for s in curve.seconds)}]")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    plain = "".join(ch if ch.isprintable() and ch not in '"\\' else " " for ch in text)
+    return f'"{plain}"'

@@ -1,0 +1,121 @@
+"""`costir calibrate` and `costir measure`: parsed options in, exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from costir import commands, measure_views, output
+from costir.errors import CostirError
+from costir.hardware import here_path, load_chip
+from costir.page import Fact
+from costir.questions import chip_names, key_values, size_values, sweep_points
+
+DONE = 0
+
+
+def calibrate(o: argparse.Namespace) -> int:
+    """Measure this machine and write its chip file."""
+    name = str(o.format or "text")
+    path = Path(o.output) if o.output else here_path()
+    if not o.output:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    path = output.may_write(path, o.force or not o.output)
+    if path.suffix != ".toml":
+        raise CostirError(f"a chip file ends in .toml, {path.name!r} does not", "write for example -o my-cpu.toml")
+    from costir.measuring.calibrate import calibrate as run
+
+    with commands.bar("calibrating") as progress:
+        found, text = run(o.threads, progress)
+    output.write(text.encode(), path, o.force or not o.output)
+    chip = load_chip(str(path))
+    o.output = ""  # the file is the chip's; what is said goes to the terminal
+    commands.emit(measure_views.calibrated(found, chip, str(path)), name, o)
+    return DONE
+
+
+def measure(o: argparse.Namespace) -> int:
+    """Run a model and print bound, estimate and measurement."""
+    name = commands.format_of(o)
+    names = chip_names(o.chip) or ["here"]
+    if len(names) > 1:
+        raise CostirError("a model is measured on one machine", "give one --chip")
+    if o.why and o.sweep:
+        raise CostirError("--why looks at one point", "leave --sweep out, or move the point with --size")
+    picture = _picture(o)
+    chip = load_chip(names[0], key_values(o.set))
+    points = sweep_points(o.sweep) or [{}]
+    if len(points[0]) > 1:
+        raise CostirError("one size is swept at a time", "give one --sweep")
+    from costir.api import _optimizer
+    from costir.measuring.api import runnable
+    from costir.measuring.measure import calibration_of
+    from costir.measuring.measure import measure as run
+    from costir.measuring.why import why
+
+    calibration_of(chip)
+    sizes = size_values(o.size)
+    with commands.quiet(o.debug), commands.progress(f"measuring {o.subject}"):
+        family = runnable(o.subject, None, sizes, o.phase, o.dtype or "", o.model or "", tuple(o.input))
+        found = [
+            run(family, chip, {**sizes, **p}, o.phase, _optimizer(o.optimizer), operators=len(points) == 1) for p in points
+        ]
+    swept = next(iter(points[0]), "")
+    commands.emit(measure_views.measured(found, swept, why(found[0]) if o.why else None, brief=not o.all), name, o)
+    if picture is not None:
+        from costir.measure_plot import draw
+
+        kind, path = picture
+        drawn = draw(found, kind, swept, path.suffix.lstrip("."))
+        print(f"wrote {output.write(drawn, path, o.force)}", file=sys.stderr)
+    return DONE
+
+
+def _picture(o: argparse.Namespace) -> tuple[str, Path] | None:
+    """What to draw, and where."""
+    if not o.plot:
+        return None
+    kind, _, name = o.plot.partition("=")
+    if kind not in ("roofline", "sweep"):
+        raise CostirError(f"no plot {kind[:40]!r}", "write --plot roofline or --plot sweep, perhaps =FILE.svg")
+    if kind == "sweep" and not o.sweep:
+        raise CostirError("--plot sweep needs a sweep", "add for example --sweep B=1:128:x2")
+    path = Path(name or f"measured.{kind}.svg")
+    if path.suffix.lower() not in (".svg", ".png"):
+        raise CostirError(f"a plot cannot be written to {name[:80]!r}", "give a file that ends in .svg or .png")
+    output.may_write(path, o.force)
+    return kind, path
+
+
+def solve(o: argparse.Namespace) -> int:
+    """`costir solve --measure`."""
+    if not o.unknown or len(chip_names(o.chip)) != 1:
+        raise CostirError("a measured critical size needs --for and one --chip", "write for example --for B --chip here")
+    return commands.solve(o, _measured_knee)
+
+
+def _measured_knee(o: argparse.Namespace) -> list[Fact]:
+    """For `solve --measure`: the measured critical size beside the one that is solved for the memory that the weights lie in.
+
+    Raises:
+        ChipError: where the chip was not calibrated on a machine.
+    """
+    import costir
+    from costir.measuring.api import runnable
+    from costir.measuring.knee import knee, weights_bandwidth
+    from costir.measuring.measure import calibration_of
+
+    sizes, settings = size_values(o.size), key_values(o.set)
+    name = chip_names(o.chip)[0]
+    chip = load_chip(name, settings)
+    calibration_of(chip)
+    with commands.quiet(o.debug), commands.progress("measuring"):
+        family = runnable(o.subject, None, sizes, o.phase, o.dtype or "", o.model or "", tuple(o.input))
+        analysis = costir.analyze(family, sizes=sizes, phase=o.phase)
+        held = float(analysis.at(**{o.unknown: 1}).weight_bytes) if o.unknown in analysis.sizes else 0.0
+        rate = weights_bandwidth(chip, held)
+        near = load_chip(name, {**settings, "memory.bandwidth": f"{rate:.6g}"})
+        solved = analysis.on(near).critical(o.unknown).at_base
+        found = knee(family, chip, o.unknown, float(solved or 16), sizes, o.phase)
+    return measure_views.knee_facts(found, None if solved is None else float(solved), rate)

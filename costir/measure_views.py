@@ -1,0 +1,243 @@
+"""What `costir calibrate` and `costir measure` show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from costir.calibration import Calibration
+from costir.chip import Chip
+from costir.document import plain_number, seconds
+from costir.measuring.knee import Knee
+from costir.measuring.measure import Measurement, Row
+from costir.measuring.why import Why
+from costir.page import Cell, Column, Document, Entry, Fact, Table
+from costir.render import View
+from costir.units import si
+
+SMALL = 0.005  # operators below this share of the time are one line
+SCHEMA = "costir/measure/1"
+MATCHED = "operators timed in place by torch's profiler; the whole without it, the best of several steps"
+ALIKE = "* another operator's curve stands in for one that was not calibrated"
+
+
+# ------------------------------------------------------------------------------------------------------------- calibrate
+
+
+def calibrated(c: Calibration, chip: Chip, path: str) -> View:
+    """The machine in a few lines."""
+    numbers = c.numbers
+    levels = [(int(k.rpartition("_")[2]), v) for k, v in numbers.items() if k.startswith("bandwidth_")]
+    rows = [(si(size, "B"), si(rate, "B/s")) for size, rate in levels]
+    head = [
+        Fact("machine", f"{c.about['cpu']}, {c.threads} thread{'s' if c.threads > 1 else ''}, torch {c.about['torch']}"),
+        Fact("noise", f"{c.noise:.1%}: the median of repeated timings over the best"),
+        *(Fact("matmul", f"{name} {si(float(rate), 'FLOP/s')}") for name, rate in chip.matrix.items()),
+        Fact("ridge", f"{plain_number(float(chip.ridge('float32')))} FLOP/byte in fp32"),
+    ]
+    around = {k: numbers[k] for k in ("view", "grad", "node", "module", "optimizer")} | {"operator": c.curves["unary"].at(16)}
+    tail = [
+        Fact("overhead", ", ".join(f"{k} {seconds(v)}" for k, v in around.items())),
+        Fact("fresh pages", f"{numbers['fresh'] * 1e9:.3f} ns per byte more for results of 32 MB and above"),
+        Fact("written", path), Fact("use", "costir measure model.py --chip here; costir analyze model.py --chip here"),
+    ]  # fmt: skip
+    table = Table(
+        (Column("working set", right=True), Column("bandwidth", right=True)), tuple(Entry("operator", r) for r in rows)
+    )
+    data = {
+        "schema": "costir/calibration/1", "about": dict(c.about), "noise": c.noise, "numbers": dict(numbers),
+        "rates": {k: float(v) for k, v in chip.matrix.items()}, "file": path,
+    }  # fmt: skip
+    flat = [
+        ("quantity", "value"),
+        ("noise", c.noise),
+        *numbers.items(),
+        *((f"matrix.{k}", float(v)) for k, v in chip.matrix.items()),
+    ]
+    return View(lambda: Document("Calibration", tuple(head), (table,), tuple(tail)), lambda: data, lambda: flat)
+
+
+# --------------------------------------------------------------------------------------------------------------- measure
+
+
+def measured(found: Sequence[Measurement], swept: str, reason: Why | None, brief: bool = True) -> View:
+    """One measurement in detail, or a line for each of a sweep."""
+    rows = lambda: [_HEAD, *(_flat(m, r) for m in found for r in m.rows)]
+    return View(lambda: _document(found, swept, reason, brief), lambda: _data(found, swept, reason), rows)
+
+
+def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brief: bool) -> Document:
+    m = found[0]
+    sizes = ", ".join(f"{n} = {v}" for n, v in m.sizes.items() if n != swept)
+    head = [Fact("at", sizes)] if sizes else []
+    about = m.chip.calibration.about if m.chip.calibration else {}
+    head += [Fact("machine", f"{about.get('cpu')}, calibrated {about.get('date')}, {about.get('threads')} thread(s)"),
+             Fact("timed", MATCHED)]  # fmt: skip
+    tables = [_sweep(found, swept)] if swept else [_operators(m, brief)]
+    tail = list(_result(found, swept))
+    if reason is not None:
+        tables.append(_parts(m, reason))
+        tail.append(Fact("would help most", reason.advice))
+    tail += [Fact("note", n) for n in dict.fromkeys(n for x in found for n in x.notes)]
+    phase = {"forward": "forward pass", "backward": "forward and backward pass", "train": "training step"}[m.phase]
+    return Document(f"{m.name}: {phase}, measured", tuple(head), tuple(tables), tuple(tail))
+
+
+_TIMES = tuple(Column(t, right=True) for t in ("bound", "estimate", "measured", "error"))
+
+
+def _cells(bound: float, estimate: float, measured: float | None) -> tuple[str, ...]:
+    error = f"{estimate / measured - 1:+.0%}" if measured else "-"
+    return seconds(bound), seconds(estimate), seconds(measured) if measured else "-", error
+
+
+def _operators(m: Measurement, brief: bool) -> Table:
+    columns = (Column("module / operator"), Column("runs", right=True), *_TIMES, Column("binds"))
+    lines: list[Entry] = []
+    before, small = "", []
+    for r in m.rows:
+        if brief and max(r.estimate, r.measured or 0) < SMALL * m.measured:
+            small.append(r)
+            continue
+        if r.phase != before and m.phase != "forward":
+            lines.append(Entry("phase", (r.phase, *[""] * 6)))
+        before = r.phase
+        name = f"  {r.path} {r.op}".rstrip() + ("*" if r.alike else "")
+        lines.append(Entry("operator", (name, str(r.count), *_cells(r.bound, r.estimate, r.measured), r.binds)))
+    if small:
+        lines.append(Entry("small", (f"  {len(small)} small operators", str(sum(r.count for r in small)), *_sum(small), "")))
+    lines.append(Entry("operator", ("  between operators", "", "", "", seconds(m.between), "", "overhead")))
+    lines += [Entry("rule"), Entry("total", ("total", str(m.operators), *_cells(m.bound, m.estimate, m.measured), ""))]
+    return Table(columns, tuple(lines))
+
+
+def _sum(rows: Sequence[Row]) -> tuple[str, ...]:
+    inside = [r.measured for r in rows if r.measured]
+    return _cells(sum(r.bound for r in rows), sum(r.estimate for r in rows), sum(inside) or None)
+
+
+def _sweep(found: Sequence[Measurement], swept: str) -> Table:
+    columns = (
+        Column(swept, right=True),
+        Column("operators", right=True),
+        *_TIMES,
+        Column("overhead", right=True),
+        Column("binds"),
+    )
+    lines = []
+    for m in found:
+        share = overhead(m) / m.estimate if m.estimate else 0.0
+        cells: tuple[Cell, ...] = (
+            str(m.sizes[swept]),
+            str(m.operators),
+            *_cells(m.bound, m.estimate, m.measured),
+            f"{share:.0%}",
+        )
+        lines.append(Entry("operator", (*cells, binds(m))))
+    return Table(columns, tuple(lines))
+
+
+def overhead(m: Measurement) -> float:
+    """Seconds of the estimate that no work is done in."""
+    return m.estimate - sum(r.parts.kernel - r.parts.call + r.parts.cold + r.parts.fresh for r in m.rows)
+
+
+def binds(m: Measurement) -> str:
+    """What takes most of the estimated time."""
+    if overhead(m) > m.estimate / 2:
+        return "overhead"
+    share = {b: sum(r.estimate for r in m.rows if r.binds == b) for b in ("memory", "compute")}
+    return max(share, key=lambda b: share[b])
+
+
+def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
+    m = found[0]
+    if swept:
+        ruled = [x.sizes[swept] for x in found if binds(x) == "overhead"]
+        yield Fact("overhead rules", f"up to {swept} = {max(ruled)}" if ruled else f"nowhere in this range of {swept}")
+    if not all(x.summary.verdict for x in found):
+        yield Fact("verdict", "none: the machine was not as free as when it was calibrated")
+        return
+    if swept:
+        errors = sorted(abs(x.summary.total_error) for x in found)
+        yield Fact("verdict", f"total within {errors[-1]:.0%} everywhere, {errors[len(errors) // 2]:.0%} in the median")
+        return
+    s = m.summary
+    bar = f"estimate {seconds(m.estimate)} +- {s.error_bar:.0%}, measured {seconds(m.measured)} (spread {s.noise:.0%})"
+    yield Fact("verdict", f"total {s.total_error:+.1%}; {bar}")
+    yield Fact("operators", f"of 1 % of the time and more: median error {s.median_error:.0%}, within 10 %: {s.within_10:.0%}, "
+                            f"within 25 %: {s.within_25:.0%}")  # fmt: skip
+    off = [r for r in m.rows if r.error is not None and r.measured and r.measured > 0.02 * m.measured and abs(r.error) > 0.25]
+    for r in sorted(off, key=lambda r: -abs(r.estimate - (r.measured or 0)))[:3]:
+        why = "no curve of its own was calibrated" if r.alike else f"{r.binds} binds it"
+        yield Fact("off", f"{r.path} {r.op}: estimate {r.error:+.0%}; {why}")
+    broken = [r for r in m.rows if r.violated > max(s.noise, 0.02)]
+    yield Fact("bounds", "all hold" if not broken else "; ".join(f"{r.path} {r.op} is {r.violated:.0%} below" for r in broken))
+    by = {b: sum(r.measured or 0 for r in m.rows if r.binds == b) for b in ("overhead", "memory", "compute")}
+    yield Fact(
+        "binds",
+        ", ".join(f"{b} {v / m.measured:.0%}" for b, v in by.items()) + f", between operators {m.between / m.measured:.0%}",
+    )
+
+
+def _parts(m: Measurement, reason: Why) -> Table:
+    columns = (Column("where the time goes"), Column("time", right=True), Column("share", right=True))
+    lines = [Entry("operator", (p.words, seconds(p.seconds), f"{p.seconds / m.measured:.1%}")) for p in reason.parts]
+    return Table(columns, (*lines, Entry("rule"), Entry("total", ("measured", seconds(m.measured), "100.0%"))), "why")
+
+
+# ------------------------------------------------------------------------------------------------------------------ data
+
+_HEAD = ("phase", "path", "operator", "count", "bound", "estimate", "measured", "error", "binds", "sizes")
+
+
+def _flat(m: Measurement, r: Row) -> tuple[Any, ...]:
+    sizes = ",".join(f"{n}={v}" for n, v in m.sizes.items())
+    return (r.phase, r.path, r.op, r.count, r.bound, r.estimate, r.measured, r.error, r.binds, sizes)
+
+
+def _data(found: Sequence[Measurement], swept: str, reason: Why | None) -> dict[str, Any]:
+    points = [_point(m) for m in found]
+    first = points[0]
+    out: dict[str, Any] = {"schema": SCHEMA, "name": found[0].name, "phase": found[0].phase, "swept": swept, **first}
+    if swept:
+        out["points"] = points
+    if reason is not None:
+        out["why"] = {"parts": {p.key: p.seconds for p in reason.parts}, "advice": reason.advice}
+    return out
+
+
+def _point(m: Measurement) -> dict[str, Any]:
+    s = m.summary
+    return {
+        "sizes": dict(m.sizes),
+        "summary": {
+            "total_error": s.total_error, "median_error": s.median_error, "within_10": s.within_10, "within_25": s.within_25,
+            "bound_violations": s.bound_violations, "noise": s.noise, "error_bar": s.error_bar, "loaded": s.loaded,
+            "verdict": s.verdict,
+        },
+        "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between},
+        "operators": [
+            {"phase": r.phase, "path": r.path, "op": r.op, "count": r.count, "bound": r.bound, "estimate": r.estimate,
+             "measured": r.measured, "error": r.error, "binds": r.binds, "alike": r.alike} for r in m.rows
+        ],
+        "notes": list(m.notes),
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------------ knee
+
+
+def knee_facts(k: Knee, solved: float | None, rate: float) -> list[Fact]:
+    """The measured critical size beside the solved one."""
+    value = "none: the curve has no two straight parts" if k.value is None else f"{k.unknown} = {plain_number(k.value)}"
+    ratio = f", {k.value / solved:.2f} of the solved one" if k.value and solved else ""
+    near = "none" if solved is None else f"{k.unknown} = {plain_number(solved)}"
+    facts = [
+        Fact("solved", f"{near}, with the {si(rate, 'B/s')} of the memory that the weights lie in"),
+        Fact("measured", f"{value}{ratio}; where the lines through the first and the last three points cross"),
+        Fact("points", ", ".join(f"{v}: {seconds(t)}" for v, t in k.points)),
+    ]
+    if any(not m.summary.verdict for m in k.measurements):
+        facts.append(Fact("verdict", "none: the machine was not as free as when it was calibrated"))
+    return facts

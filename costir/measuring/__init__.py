@@ -1,0 +1,1 @@
+"""Calibrate this machine, run models on it, and set bound, estimate and measurement side by side."""

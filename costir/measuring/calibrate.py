@@ -1,0 +1,205 @@
+"""Measure this machine in under a minute, and write it down as a chip.
+
+Rates and bandwidths are the best that were seen, so that bounds made from them are bounds: the matmul rate over all products,
+the bandwidth over several kernels as an envelope that never rises with the working set.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from costir.calibration import Calibration, Curve, to_toml
+from costir.measuring.kernels import Kernel, kernels
+from costir.measuring.overheads import overheads
+from costir.measuring.timing import Timed, timed
+
+Progress = Callable[[str, float], None]
+WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+
+
+class Calibrator:
+    """Collects timings, and what they say about the noise.
+
+    Args:
+        progress: is told what is being done and how much of all is done.
+    """
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or (lambda what, share: None)
+        self.spreads: list[float] = []
+
+    def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.0015) -> float:
+        """Seconds of a call."""
+        found: Timed = timed(function, rounds, at_least, most=0.4)
+        self.spreads.append(found.spread)
+        return found.best
+
+    def curve(self, kernel: Kernel) -> Curve:
+        """A kernel over its grid."""
+        seconds = tuple(self.time(kernel.make(**point)) for point in kernel.points())
+        return Curve(tuple(kernel.axes), tuple(kernel.axes.values()), seconds)
+
+    @property
+    def noise(self) -> float:
+        """How much longer the median round of a kernel took than its best one, in the median over all kernels."""
+        return statistics.median(self.spreads) if self.spreads else 0.0
+
+
+def calibrate(threads: int = 1, progress: Progress | None = None) -> tuple[Calibration, str]:
+    """Measure this machine.
+
+    Args:
+        threads: how many threads torch may use.
+        progress: called with what is being done, and the share of the work that is done.
+
+    Returns:
+        the calibration, and the text of a chip file with it.
+    """
+    before, began = torch.get_num_threads(), time.perf_counter()
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            c = Calibrator(progress)
+            every = kernels()
+            curves: dict[str, Curve] = {}
+            for i, kernel in enumerate(every):
+                c.progress(kernel.name, 0.05 + 0.75 * i / len(every))
+                curves[kernel.name] = c.curve(kernel)
+            c.progress("bandwidth", 0.8)
+            envelope = _envelope(_bandwidths(c))
+            c.progress("matmul rates", 0.9)
+            rates = {"fp32": _fp32_rate(curves), **_rates(c)}
+            c.progress("overheads", 0.95)
+            numbers = {**overheads(), "fresh": _fresh(c)}
+    finally:
+        torch.set_num_threads(before)
+    numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}
+    about = {**machine(), "threads": str(threads), "seconds": f"{time.perf_counter() - began:.0f}"}
+    found = Calibration(about, c.noise, numbers, curves)
+    return found, _chip_file(found, rates, envelope)
+
+
+# ------------------------------------------------------------------------------------------------ rates and bandwidths
+
+
+def _bandwidths(c: Calibrator) -> Iterator[tuple[int, float]]:
+    """Working sets in bytes, and the bytes per second that a kernel moved over them."""
+    for size in WORKING_SETS:
+        n = size // 4
+        x = torch.ones(n)
+        yield size, size / c.time(x.sum)
+        yield size, size / c.time(partial(x.fill_, 1.0))
+        yield size, 2 * size / c.time(partial(x.mul_, 1.0))
+        half, other = torch.ones(n // 2), torch.ones(n // 2)
+        yield size, size / c.time(partial(half.copy_, other))
+        yield size, size / c.time(partial(torch.dot, half, other))
+        third = [torch.ones(n // 3) for _ in range(3)]
+        yield size, 12 * (n // 3) / c.time(partial(torch.add, third[0], third[1], out=third[2]))
+
+
+def _fresh(c: Calibrator) -> float:
+    """Seconds per byte that a write into memory takes longer where the system has to give the pages first."""
+    n = 1 << 25
+    used = torch.empty(n // 4)
+    fresh = c.time(lambda: torch.empty(n // 4 * 2).fill_(1.0), 2) / (2 * n)
+    return max(0.0, fresh - c.time(lambda: used.fill_(1.0), 2) / n)
+
+
+def _envelope(found: Iterator[tuple[int, float]]) -> dict[int, float]:
+    """The best bandwidth at each working set or a larger one: it never rises."""
+    best: dict[int, float] = {}
+    for size, rate in found:
+        best[size] = max(best.get(size, 0.0), rate)
+    out, top = {}, 0.0
+    for size in sorted(best, reverse=True):
+        top = max(top, best[size])
+        out[size] = top
+    return dict(sorted(out.items()))
+
+
+def _fp32_rate(curves: Mapping[str, Curve]) -> float:
+    """The best FLOP/s over all products."""
+    best = 0.0
+    for name in ("mm_nn", "mm_nt", "mm_tn"):
+        curve = curves[name]
+        sizes = [(m, n, k) for m in curve.grid[0] for n in curve.grid[1] for k in curve.grid[2]]
+        best = max(best, *(2 * m * n * k / s for (m, n, k), s in zip(sizes, curve.seconds, strict=True)))
+    a = torch.rand(768, 768)
+    return max(best, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02).best)
+
+
+def _rates(c: Calibrator) -> dict[str, float]:
+    """The matmul rates of other types."""
+    out = {}
+    for name, dtype in _DTYPES.items():
+        best = 0.0
+        for n in (256, 1024):
+            a = torch.rand(n, n).to(dtype)
+            try:
+                best = max(best, 2 * n**3 / c.time(partial(torch.mm, a, a), 2, 0.004))
+            except RuntimeError:  # a type that this machine cannot multiply
+                break
+        if best:
+            out[name] = best
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------- the file
+
+
+def machine() -> dict[str, str]:
+    """Which machine this is."""
+    return {
+        "cpu": cpu_name(),
+        "torch": torch.__version__,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def cpu_name() -> str:
+    """The processor, as the system calls it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
+    return (found[1].strip() if found else platform.processor() or platform.machine())[:100]
+
+
+def _chip_file(c: Calibration, rates: Mapping[str, float], envelope: Mapping[int, float]) -> str:
+    """A chip file that every `--chip` takes."""
+    sizes = list(envelope)
+    levels = [s for s in sizes[:-1] if envelope[s] > 1.25 * envelope[sizes[sizes.index(s) + 1]]][:4]
+    lines = [
+        f"# made by costir {_version()}",
+        f'name = "{c.about["cpu"]}, {c.threads} thread{"s" if c.threads > 1 else ""}, as measured"',
+        'kind = "cpu"', 'confidence = "measured"', "",
+        "[matrix]", *(f"{name} = {rate:.4g}" for name, rate in rates.items()),
+        f'note = "The best of all products that costir calibrate timed on {c.about["date"]}."', "",
+        "[vector]", f"fp32 = {rates['fp32']:.4g}", 'note = "No vector work is faster than the matmul: a bound."', "",
+        "[memory]", f"bandwidth = {envelope[sizes[-1]]:.4g}",
+        f'note = "The best of reads, writes and copies over {sizes[-1] >> 20} MB."', "",
+    ]  # fmt: skip
+    for i, size in enumerate(levels):
+        lines += [f"[onchip.cache{i + 1}]", f"capacity = {size}", f"bandwidth = {envelope[size]:.4g}", ""]
+    return "\n".join(lines) + "\n" + to_toml(c)
+
+
+def _version() -> str:
+    import costir
+
+    return costir.__version__
+
+
+__all__ = ["calibrate", "cpu_name", "machine"]

@@ -1,0 +1,243 @@
+"""What calibration runs: operators of torch over grids of sizes. No model is among them, and none is fitted to one.
+
+A kernel is a name, its axes, and a function that makes something to time from one point of the grid. The names are those by
+which `estimate` looks up a call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Run = Callable[[], Any]
+Make = Callable[..., Run]
+
+SIZES = (16, 256, 2048, 1 << 14, 1 << 17, 1 << 20, 1 << 22)  # elements; larger ones get fresh pages at every call
+ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
+EDGES = (1, 4, 16, 64, 256, 1024)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One operator, and the grid that it is timed on."""
+
+    name: str
+    axes: Mapping[str, tuple[int, ...]]
+    make: Make
+
+    def points(self) -> Iterator[dict[str, int]]:
+        """All points of the grid, the last axis fastest."""
+        for values in itertools.product(*self.axes.values()):
+            yield dict(zip(self.axes, values, strict=True))
+
+
+def _elements(name: str, make: Callable[[Tensor, Tensor], Run], sizes: tuple[int, ...] = SIZES) -> Kernel:
+    return Kernel(name, {"n": sizes}, lambda n: make(torch.rand(n) + 0.5, torch.rand(n) + 0.5))
+
+
+def _rows(name: str, make: Callable[[Tensor], Run], rows: tuple[int, ...] = ROWS, columns: tuple[int, ...] = COLUMNS) -> Kernel:
+    return Kernel(name, {"rows": rows, "columns": columns}, lambda rows, columns: make(torch.rand(rows, columns)))
+
+
+aten = torch.ops.aten
+
+
+def _unary(name: str) -> Callable[[Tensor, Tensor], Run]:
+    f = getattr(torch, name)
+    return lambda x, y: lambda: f(x)
+
+
+_UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "sin", "cos", "reciprocal")
+POINTWISE: dict[str, Callable[[Tensor, Tensor], Run]] = {
+    **{f: _unary(f) for f in _UNARY},
+    "unary": lambda x, y: lambda: x * 2.0,
+    "binary": lambda x, y: lambda: x + y,
+    "unary_": lambda x, y: lambda: x.mul_(1.0),
+    "binary_": lambda x, y: lambda: x.add_(y, alpha=1e-9),
+    "div": lambda x, y: lambda: x / y,
+    "relu": lambda x, y: lambda: torch.relu(x),
+    "silu": lambda x, y: lambda: F.silu(x),
+    "gelu": lambda x, y: lambda: F.gelu(x),
+    "gelu_tanh": lambda x, y: lambda: F.gelu(x, approximate="tanh"),
+    "pow": lambda x, y: lambda: x.pow(3.0),
+    "pow2": lambda x, y: lambda: x.pow(2),
+    "clone": lambda x, y: lambda: x.clone(),
+    "copy_": lambda x, y: lambda: x.copy_(y),
+    "convert": lambda x, y: lambda: x.to(torch.bfloat16),
+    "fill_": lambda x, y: lambda: x.fill_(1.0),
+    "zeros": lambda x, y: lambda: torch.zeros(x.shape[0]),
+    "empty": lambda x, y: lambda: torch.empty(x.shape[0]),
+    "compare": lambda x, y: lambda: x > y,
+    "where": lambda x, y: (lambda m: lambda: torch.where(m, x, y))(torch.arange(len(x)) % 128 > 64),
+    "masked_fill": lambda x, y: (lambda m: lambda: x.masked_fill(m, 0.0))(torch.arange(len(x)) % 128 > 64),
+    "sum": lambda x, y: lambda: x.sum(),
+    "addcmul_": lambda x, y: lambda: x.addcmul_(y, y, value=1e-9),
+    "addcdiv_": lambda x, y: lambda: x.addcdiv_(y, y, value=1e-9),
+    "lerp_": lambda x, y: lambda: x.lerp_(y, 0.1),
+    "dropout": lambda x, y: lambda: aten.native_dropout(x, 0.1, True),
+    "relu_backward": lambda x, y: lambda: aten.threshold_backward(x, y, 0),
+    "tanh_backward": lambda x, y: lambda: aten.tanh_backward(x, y),
+    "sigmoid_backward": lambda x, y: lambda: aten.sigmoid_backward(x, y),
+    "silu_backward": lambda x, y: lambda: aten.silu_backward(x, y),
+    "gelu_backward": lambda x, y: lambda: aten.gelu_backward(x, y),
+    "gelu_tanh_backward": lambda x, y: lambda: aten.gelu_backward(x, y, approximate="tanh"),
+}  # fmt: skip
+
+
+def _norm_backward(x: Tensor) -> Run:
+    w = torch.ones(x.shape[1])
+    y, mean, rstd = aten.native_layer_norm(x, [x.shape[1]], w, w, 1e-5)
+    return lambda: aten.native_layer_norm_backward(y, x, [x.shape[1]], mean, rstd, w, w, [True, True, True])
+
+
+def _softmax_backward(log: bool) -> Callable[[Tensor], Run]:
+    f = aten._log_softmax_backward_data if log else aten._softmax_backward_data
+
+    def make(x: Tensor) -> Run:
+        y = x.log_softmax(-1) if log else x.softmax(-1)
+        return lambda: f(x, y, -1, torch.float32)
+
+    return make
+
+
+def _embedding(x: Tensor) -> Run:
+    i = torch.randint(0, 1024, (x.shape[0],))
+    table = torch.rand(1024, x.shape[1])
+    return lambda: F.embedding(i, table)
+
+
+def _embedding_backward(x: Tensor) -> Run:
+    i = torch.randint(0, 1024, (x.shape[0],))
+    return lambda: aten.embedding_dense_backward(x, i, 1024, -1, False)
+
+
+BY_ROWS: dict[str, Callable[[Tensor], Run]] = {
+    "softmax": lambda x: lambda: x.softmax(-1),
+    "log_softmax": lambda x: lambda: x.log_softmax(-1),
+    "softmax_backward": _softmax_backward(False),
+    "log_softmax_backward": _softmax_backward(True),
+    "layer_norm": lambda x: (lambda w: lambda: F.layer_norm(x, (x.shape[1],), w, w))(torch.ones(x.shape[1])),
+    "layer_norm_backward": _norm_backward,
+    "sum_columns": lambda x: lambda: x.sum(-1),
+    "sum_rows": lambda x: lambda: x.sum(0),
+    "max_columns": lambda x: lambda: x.max(-1),
+    "broadcast": lambda x: (lambda b: lambda: x + b)(torch.rand(x.shape[1])),
+    "transposed": lambda x: lambda: x.t().contiguous(),
+    "strided": lambda x: (lambda y: lambda: y.contiguous())(torch.rand(x.shape[0], 3 * x.shape[1])[:, : x.shape[1]]),
+    "cat": lambda x: lambda: torch.cat((x, x), -1),
+    "embedding": _embedding,
+    "embedding_backward": _embedding_backward,
+}
+
+
+def _mm(layout: str) -> Make:
+    """[m, k] times [k, n]: both in order (nn), the second transposed (nt, as in Linear), the first (tn, its gradient)."""
+
+    def make(m: int, n: int, k: int) -> Run:
+        a = torch.rand(k, m).t() if layout == "tn" else torch.rand(m, k)
+        b = torch.rand(n, k).t() if layout == "nt" else torch.rand(k, n)
+        return lambda: torch.mm(a, b)
+
+    return make
+
+
+def _bmm(layout: str) -> Make:
+    def make(b: int, m: int, n: int, k: int) -> Run:
+        x = torch.rand(b, k, m).transpose(1, 2) if layout == "tn" else torch.rand(b, m, k)
+        y = torch.rand(b, n, k).transpose(1, 2) if layout == "nt" else torch.rand(b, k, n)
+        return lambda: torch.bmm(x, y)
+
+    return make
+
+
+def _attention(backward: bool) -> Make:
+    def make(heads: int, length: int, width: int) -> Run:
+        q, k, v = (torch.rand(1, heads, length, width) for _ in range(3))
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False)[:2]
+        if not backward:
+            return lambda: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False)
+        return lambda: aten._scaled_dot_product_flash_attention_for_cpu_backward(q, q, k, v, out, lse, 0.0, False)
+
+    return make
+
+
+def _conv(kernel: int, backward: bool) -> Make:
+    """[1, inside, side, side] to `outside` channels at stride 1, the padding such that the side stays."""
+
+    def make(side: int, inside: int, outside: int) -> Run:
+        x, w = torch.rand(1, inside, side, side), torch.rand(outside, inside, kernel, kernel)
+        pad = kernel // 2
+        if not backward:
+            return lambda: F.conv2d(x, w, padding=pad)
+        g = torch.rand(1, outside, side, side)
+        size, one = [pad, pad], [1, 1]
+        return lambda: aten.convolution_backward(g, x, w, None, one, size, one, False, [0, 0], 1, [True, True, False])
+
+    return make
+
+
+def _rnn(gates: int) -> Make:
+    """One layer over 16 steps."""
+
+    def make(batch: int, width: int) -> Run:
+        layer = (torch.nn.LSTM if gates == 4 else torch.nn.GRU)(width, width).eval()
+        x = torch.rand(16, batch, width)
+        return lambda: layer(x)
+
+    return make
+
+
+def _image(f: Callable[[Tensor], Any]) -> Make:
+    """By channels and side of the image."""
+
+    def make(channels: int, side: int) -> Run:
+        x = torch.rand(1, channels, side, side)
+        return lambda: f(x)
+
+    return make
+
+
+def _batch_norm(training: bool) -> Make:
+    def make(channels: int, side: int) -> Run:
+        x, w = torch.rand(1, channels, side, side), torch.ones(channels)
+        return lambda: F.batch_norm(x, w.clone(), w.clone(), w, w, training)
+
+    return make
+
+
+def _streamed(m: int, pool: int) -> Run:
+    """A product whose 256 kB of weights were last used `pool` bytes ago."""
+    weights = itertools.cycle([torch.rand(256, 256) for _ in range(max(1, pool >> 18))])
+    x = torch.rand(m, 256)
+    return lambda: F.linear(x, next(weights))
+
+
+def kernels() -> list[Kernel]:
+    """All of them, the cheapest first."""
+    small = {"m": (4, 16, 64, 256), "n": (16, 64, 256), "k": (16, 64, 256)}
+    sides = {"channels": (16, 64, 256), "side": (7, 28, 112)}
+    out = [_elements(name, make) for name, make in POINTWISE.items()]
+    out += [_rows(name, make) for name, make in BY_ROWS.items()]
+    out += [Kernel(f"mm_{layout}", dict.fromkeys("mnk", EDGES), _mm(layout)) for layout in ("nn", "nt", "tn")]
+    out += [Kernel(f"bmm_{layout}", {"b": (4, 64), **small}, _bmm(layout)) for layout in ("nn", "nt", "tn")]
+    heads = {"heads": (4, 32), "length": (32, 128, 512), "width": (16, 64, 128)}
+    out += [Kernel(f"attention{'_backward' if b else ''}", heads, _attention(b)) for b in (False, True)]
+    channels = {"side": (4, 14, 56), "inside": (3, 16, 64, 256), "outside": (16, 64, 256)}
+    out += [
+        Kernel(f"conv{k}{'_backward' if b else ''}", channels, _conv(k, b)) for k, b in itertools.product((1, 3), (False, True))
+    ]
+    out += [Kernel(name, {"batch": (1, 16), "width": (32, 128, 512)}, _rnn(g)) for name, g in (("lstm", 4), ("gru", 3))]
+    out += [
+        Kernel("max_pool", sides, _image(lambda x: F.max_pool2d(x, 3, 2, 1))),
+        Kernel("avg_pool", sides, _image(lambda x: F.adaptive_avg_pool2d(x, 1))),
+        Kernel("batch_norm", sides, _batch_norm(False)),
+        Kernel("batch_norm_training", sides, _batch_norm(True)),
+        Kernel("streamed", {"m": (1, 16, 256), "pool": tuple(1 << p for p in (18, 20, 22, 24, 26, 28))}, _streamed),
+    ]
+    return out

@@ -1,0 +1,280 @@
+"""Which curve of the calibration says how long an operator takes, and at which sizes. No torch here.
+
+An operator that has no curve of its own takes that of the one most like it: elementwise by its number of operands, a reduction
+by its rows. What is taken for what is in this file alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from costir.ir import Call, Cost, Tensor
+
+Strides = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A curve, the sizes to read it at, and how many times it runs; `alike` where another operator stands in."""
+
+    curve: str
+    sizes: tuple[float, ...]
+    times: float = 1.0
+    alike: bool = False
+
+
+VIEWS = frozenset((
+    "view", "t", "transpose", "expand", "unsqueeze", "_unsafe_view", "permute", "slice", "select", "detach", "alias",
+    "split", "split_with_sizes", "squeeze", "as_strided", "unbind", "_reshape_alias", "narrow", "chunk", "unfold",
+    "diagonal", "real", "view_as_real", "movedim", "swapaxes", "detach_", "lift_fresh", "_local_scalar_dense", "item",
+    "_record_function_enter_new", "_record_function_exit",
+))  # fmt: skip
+_EMPTY = frozenset((
+    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
+))  # fmt: skip
+# Elementwise operators, by the curve that has their name or does the same work.
+_SAME = {
+    "exp": "exp", "log": "log", "tanh": "tanh", "sigmoid": "sigmoid", "sqrt": "sqrt", "rsqrt": "rsqrt", "erf": "erf",
+    "sin": "sin", "cos": "cos", "reciprocal": "reciprocal", "relu": "relu", "silu": "silu", "div": "div",
+    "where": "where", "masked_fill": "masked_fill", "addcmul": "addcmul_", "addcdiv": "addcdiv_", "lerp": "lerp_",
+    "native_dropout": "dropout", "threshold_backward": "relu_backward", "tanh_backward": "tanh_backward",
+    "sigmoid_backward": "sigmoid_backward", "silu_backward": "silu_backward", "fill": "fill_", "zero": "fill_",
+    "zeros": "zeros", "zeros_like": "zeros", "ones": "zeros", "ones_like": "zeros", "new_zeros": "zeros",
+    "full": "zeros", "full_like": "zeros", "new_ones": "zeros", "new_full": "zeros", "arange": "zeros",
+    "hardtanh": "relu", "clamp": "relu", "clamp_min": "relu", "leaky_relu": "relu",
+    "hardtanh_backward": "relu_backward", "hardswish": "relu", "expm1": "exp", "log1p": "log", "elu": "exp",
+    "softplus": "log", "mish": "tanh", "exp2": "exp", "log2": "log", "tan": "sin", "atan": "tanh", "pow": "pow",
+    "native_dropout_backward": "binary", "bernoulli": "dropout", "tril": "clone", "triu": "clone",
+}  # fmt: skip
+_COMPARE = frozenset((
+    "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or",
+    "isnan", "isinf", "isfinite",
+))  # fmt: skip
+_ROWS = {
+    "_softmax": "softmax", "_log_softmax": "log_softmax", "_softmax_backward_data": "softmax_backward",
+    "_log_softmax_backward_data": "log_softmax_backward", "native_layer_norm": "layer_norm",
+    "_fused_rms_norm": "layer_norm", "native_layer_norm_backward": "layer_norm_backward",
+    "native_group_norm": "layer_norm", "argmax": "max_columns", "max": "max_columns", "topk": "max_columns",
+    "sort": "max_columns", "cumsum": "sum_columns", "logsumexp": "softmax", "argmin": "max_columns",
+    "native_group_norm_backward": "layer_norm_backward", "_fused_rms_norm_backward": "layer_norm_backward",
+}  # fmt: skip
+_COPIES = frozenset((
+    "clone", "copy", "contiguous", "_to_copy", "repeat", "roll", "flip", "constant_pad_nd", "stack", "index_select",
+    "gather", "index",
+))  # fmt: skip
+
+
+def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
+    """Where to read the time of a call; the times add up. Empty where nothing but a call overhead is known."""
+    name = call.name.rstrip("_") if not call.name.startswith("_") else call.name
+    inplace = call.name.endswith("_")
+    rule = _RULES.get(name)
+    if rule is not None:
+        return rule(call, strides)
+    n = _numel(call.outputs[0]) if call.outputs else max((_numel(t) for t in call.inputs), default=0)
+    if name in _EMPTY:
+        return [Lookup("empty", (n,))]
+    if name in _ROWS:
+        return [_by_rows(_ROWS[name], call.inputs[0] if call.inputs else call.outputs[0])]
+    if name in ("sum", "mean", "amax", "amin", "var", "norm", "linalg_vector_norm", "var_mean", "prod", "any", "all"):
+        return [_reduction(call)]
+    if name in _SAME:
+        return [Lookup(_SAME[name], (n,))]
+    if name in _COMPARE:
+        return [Lookup("compare", (n,))]
+    if name in _COPIES:
+        return [_copy(call, strides, inplace, n)]
+    operands = [t for t in call.inputs if _numel(t) > 1]
+    if name in ("add", "sub", "mul", "rsub", "neg", "abs", "maximum", "minimum", "square", "addcmul"):
+        return [_arithmetic(call, operands, inplace, n)]
+    if cost.special != 0:
+        return [Lookup("exp", (n,), float(cost.special) / max(n, 1), alike=True)]
+    return [
+        Lookup(
+            "binary" if len(operands) > 1 else "unary",
+            (max(n, *(map(_numel, operands)), 1) if operands else n,),
+            1.0,
+            alike=True,
+        )
+    ]
+
+
+def _numel(t: Tensor) -> int:
+    return int(t.numel)
+
+
+def _shape(t: Tensor) -> tuple[int, ...]:
+    return tuple(int(d) for d in t.shape)
+
+
+def _arithmetic(call: Call, operands: list[Tensor], inplace: bool, n: int) -> Lookup:
+    full = [t for t in operands if _numel(t) == n and not t.expanded]
+    if len(operands) > 1 and len(full) < len(operands) and not inplace and call.outputs:
+        return Lookup("broadcast", _rows_of(call.outputs[0]))
+    return Lookup(("binary" if len(operands) > 1 else "unary") + ("_" if inplace else ""), (n,))
+
+
+def _rows_of(t: Tensor) -> tuple[float, float]:
+    shape = _shape(t)
+    columns = shape[-1] if shape else 1
+    return math.prod(shape) / max(columns, 1), columns
+
+
+def _by_rows(curve: str, t: Tensor) -> Lookup:
+    return Lookup(curve, _rows_of(t))
+
+
+def _reduction(call: Call) -> Lookup:
+    t = call.inputs[0]
+    dims = call.args.get("dim")
+    shape = _shape(t)
+    if not dims or len(shape) < 2:
+        return Lookup("sum", (_numel(t),))
+    which = {int(d) % len(shape) for d in (dims if isinstance(dims, tuple) else (dims,))}
+    if len(shape) - 1 in which:
+        gone = math.prod(shape[d] for d in which)
+        return Lookup("sum_columns", (math.prod(shape) / max(gone, 1), gone))
+    kept = math.prod(s for d, s in enumerate(shape) if d not in which)
+    return Lookup("sum_rows", (math.prod(shape) / max(kept, 1), kept))
+
+
+def _copy(call: Call, strides: Strides, inplace: bool, n: int) -> Lookup:
+    source = call.inputs[1 if call.name == "copy_" and len(call.inputs) > 1 else 0] if call.inputs else None
+    if call.name in ("index_select", "gather", "index"):
+        return Lookup("embedding", _rows_of(call.outputs[0]))
+    if source is not None and call.outputs and source.dtype != call.outputs[0].dtype:
+        return Lookup("convert", (n,))
+    position = 1 if call.name == "copy_" and len(strides) > 1 else 0
+    steps = strides[position] if strides else ()
+    shape = _shape(source) if source is not None else ()
+    steps = tuple(s for s, d in zip(steps, shape, strict=False) if d > 1)
+    if steps and (steps[-1] != 1 or list(steps) != sorted(steps, reverse=True)):
+        return Lookup("transposed" if steps[-1] != 1 else "strided", _rows_of(call.outputs[0] if call.outputs else source))  # type: ignore[arg-type]
+    return Lookup("copy_" if inplace else "clone", (n,))
+
+
+# ------------------------------------------------------------------------------------------------------------- products
+
+
+def _layout(strides: Strides, first: int) -> str:
+    """nn, nt or tn, from the strides of the two matrices."""
+    a, b = (strides[i] if i < len(strides) else () for i in (first, first + 1))
+    if b and len(b) > 1 and b[-1] != 1 and b[-2] == 1:
+        return "nt"
+    return "tn" if a and len(a) > 1 and a[-1] != 1 and a[-2] == 1 else "nn"
+
+
+def _product(first: int) -> Callable[[Call, Strides], list[Lookup]]:
+    def rule(call: Call, strides: Strides) -> list[Lookup]:
+        a, b = (_shape(t) for t in call.inputs[first : first + 2])
+        if len(a) == 1 or len(b) == 1:
+            m, k, n = (1, a[0], b[-1] if len(b) > 1 else 1) if len(a) == 1 else (a[0], a[1], 1)
+            return [Lookup("mm_nt", (m, n, k))]
+        layout = _layout(strides, first)
+        if len(a) == 2:
+            return [Lookup(f"mm_{layout}", (a[0], b[1], a[1]))]
+        return [Lookup(f"bmm_{layout}", (a[0], a[1], b[2], a[2]))]
+
+    return rule
+
+
+def _attention(curve: str, first: int) -> Callable[[Call, Strides], list[Lookup]]:
+    def rule(call: Call, strides: Strides) -> list[Lookup]:
+        q, k = (_shape(t) for t in call.inputs[first : first + 2])
+        heads = math.prod(q[:-2])
+        length = math.sqrt(q[-2] * k[-2])
+        causal = 0.6 if call.args.get("is_causal") is True else 1.0
+        return [Lookup(curve, (heads, length, q[-1]), causal)]
+
+    return rule
+
+
+def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
+    def rule(call: Call, strides: Strides) -> list[Lookup]:
+        x, w = (_shape(t) for t in (call.inputs[1:3] if backward else call.inputs[:2]))
+        out = _shape(call.inputs[0] if backward else call.outputs[0])
+        kernel = math.prod(w[2:])
+        suffix = "_backward" if backward else ""
+        side = math.sqrt(math.prod(out[2:]))
+        groups = max(1, int(call.args.get("groups", 1)))
+        base = 1 if kernel == 1 else 3
+        scale = kernel / base**2 * x[0] / groups
+        return [Lookup(f"conv{base}{suffix}", (side, w[1] * (groups if groups < x[1] else 1), out[1]), scale)]
+
+    return rule
+
+
+def _embedding_backward(call: Call, strides: Strides) -> list[Lookup]:
+    rows = _rows_of(call.inputs[0])
+    table = _numel(call.outputs[0])
+    return [Lookup("embedding_backward", rows), Lookup("fill_", (max(1, table - 1024 * rows[1]),))]
+
+
+def _cat(call: Call, strides: Strides) -> list[Lookup]:
+    rows, columns = _rows_of(call.outputs[0])
+    return [Lookup("cat", (rows, max(columns / 2, 1)))]
+
+
+def _image(curve: str) -> Callable[[Call, Strides], list[Lookup]]:
+    def rule(call: Call, strides: Strides) -> list[Lookup]:
+        shape = _shape(call.inputs[0])
+        if len(shape) < 3:
+            return [Lookup("layer_norm", _rows_of(call.inputs[0]))]
+        return [Lookup(curve, (shape[1], math.sqrt(math.prod(shape[2:]))), shape[0])]
+
+    return rule
+
+
+def _batch_norm(call: Call, strides: Strides) -> list[Lookup]:
+    training = call.args.get("training", call.args.get("train")) is True or (
+        "legit" in call.name and "no_training" not in call.name
+    )
+    return _image("batch_norm_training" if training else "batch_norm")(call, strides)
+
+
+def _scaled(rule: Callable[[Call, Strides], list[Lookup]], factor: float) -> Callable[[Call, Strides], list[Lookup]]:
+    return lambda call, strides: [Lookup(x.curve, x.sizes, x.times * factor, True) for x in rule(call, strides)]
+
+
+def _gelu(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
+    def rule(call: Call, strides: Strides) -> list[Lookup]:
+        tanh = "_tanh" if call.args.get("approximate") == "tanh" else ""
+        return [Lookup(f"gelu{tanh}{'_backward' if backward else ''}", (_numel(call.outputs[0]),))]
+
+    return rule
+
+
+def _power(call: Call, strides: Strides) -> list[Lookup]:
+    square = call.args.get("exponent") in (2, 2.0)
+    return [Lookup("pow2" if square else "pow", (_numel(call.outputs[0]),))]
+
+
+def _recurrent(call: Call, strides: Strides) -> list[Lookup]:
+    """oneDNN's layer: input [steps, batch, width], weights [gates*hidden, ...]."""
+    steps, batch, width = (*_shape(call.inputs[0]), 1, 1)[:3]
+    hidden = _shape(call.inputs[2])[-1] if len(call.inputs) > 2 else width
+    gates = max(1, round(_shape(call.inputs[1])[0] / max(hidden, 1))) if len(call.inputs) > 1 else 4
+    return [Lookup("gru" if gates == 3 else "lstm", (batch, math.sqrt(width * hidden)), steps / 16)]
+
+
+_RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
+    "mm": _product(0), "bmm": _product(0), "addmm": _product(1), "baddbmm": _product(1), "mv": _product(0), "dot": _product(0),
+    "_scaled_dot_product_flash_attention_for_cpu": _attention("attention", 0),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention("attention_backward", 1),
+    "convolution": _convolution(False), "convolution_backward": _convolution(True), "_convolution": _convolution(False),
+    "mkldnn_convolution": _convolution(False), "embedding": lambda c, s: [Lookup("embedding", _rows_of(c.outputs[0]))],
+    "embedding_dense_backward": _embedding_backward, "cat": _cat, "max_pool2d_with_indices": _image("max_pool"),
+    "max_pool2d_with_indices_backward": _scaled(_image("max_pool"), 1.0), "avg_pool2d": _image("avg_pool"),
+    "_adaptive_avg_pool2d": _image("avg_pool"), "native_batch_norm": _batch_norm, "_native_batch_norm_legit": _batch_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm, "cudnn_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _scaled(_image("batch_norm_training"), 1.5), "gelu": _gelu(False),
+    "gelu_backward": _gelu(True), "pow": _power, "mkldnn_rnn_layer": _recurrent,
+}  # fmt: skip
+
+
+def known(call: Call, curves: Mapping[str, Any], found: list[Lookup]) -> bool:
+    """Whether every curve that is asked for was measured."""
+    return bool(found) and all(x.curve in curves for x in found)

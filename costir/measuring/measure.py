@@ -1,0 +1,294 @@
+"""Bound, estimate and measurement of a model on this machine, operator by operator.
+
+    measure(family, chip) -> Measurement(rows, total, summary)
+
+The bound is the roofline time: FLOPs at the best rate, or bytes at the best bandwidth that any kernel reached over as much
+memory. The estimate comes from the calibration alone. The measurement is the best of several steps; operators are timed where
+the model runs them.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from costir.calibration import Calibration
+from costir.chip import Chip
+from costir.cost import cost_of
+from costir.errors import ChipError
+from costir.ir import Call, Conventions, Cost
+from costir.load.family import Family
+from costir.measuring.calibrate import cpu_name
+from costir.measuring.estimate import Estimate, Estimator, bandwidth, total
+from costir.measuring.profile import in_place
+from costir.measuring.subject import Recorded, one_thread, subject
+from costir.measuring.timing import timed
+from costir.roofline import times
+from costir.trace import Optimizer
+
+SHARE = 0.01  # operators below this share of the time are left out of the medians
+LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
+REFERENCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Equal operators together.
+
+    Attributes:
+        phase, path, op: what they are.
+        count: how many.
+        bound, estimate, measured: seconds of all of them; `measured` is None where the profiler showed no such event.
+        binds: "overhead", "memory" or "compute".
+        parts: of the estimate.
+        alike: another operator's curve stood in for one that was not calibrated.
+        flops, nbytes: what they do.
+        special: they evaluate special functions.
+        fusable: seconds of traffic through results that only elementwise neighbours read: a compiler would not write them.
+    """
+
+    phase: str
+    path: str
+    op: str
+    count: int
+    bound: float
+    estimate: float
+    measured: float | None
+    binds: str
+    parts: Estimate
+    alike: bool
+    flops: float
+    nbytes: float
+    special: bool
+    fusable: float
+
+    @property
+    def error(self) -> float | None:
+        """How far the estimate is from the measurement: -0.1 is 10 % too low."""
+        return None if not self.measured else self.estimate / self.measured - 1
+
+    @property
+    def violated(self) -> float:
+        """By how much the measurement is below the bound, 0 where it is not."""
+        return max(0.0, 1 - self.measured / self.bound) if self.measured and self.bound else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What came out.
+
+    Attributes:
+        total_error: of the estimate of the whole step.
+        median_error: the median over operators of 1 % of the time or more, without sign.
+        within_10, within_25: the share of these operators whose estimate is so close.
+        bound_violations: operators that were measured faster than their bound, by more than the noise.
+        noise: the spread of the measured steps, or of the calibration where that is larger.
+        error_bar: what the estimate of the whole may be off, from the calibration's noise and the operators that had no curve.
+        loaded: how much slower the machine is than when it was calibrated; above 20 % there is no verdict.
+    """
+
+    total_error: float
+    median_error: float
+    within_10: float
+    within_25: float
+    bound_violations: int
+    noise: float
+    error_bar: float
+    loaded: float
+
+    @property
+    def verdict(self) -> bool:
+        """Whether the numbers mean anything: the machine was as free as when it was calibrated."""
+        return self.loaded <= LOADED
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A measured step.
+
+    Attributes:
+        name, sizes, phase: what ran.
+        rows: operators, in the order of the step.
+        bound, estimate, measured: seconds of the whole.
+        between: seconds outside operators: modules, Python, autograd.
+        modules: how many modules were called.
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    phase: str
+    chip: Chip
+    rows: tuple[Row, ...]
+    bound: float
+    estimate: float
+    measured: float
+    between: float
+    modules: int
+    operators: int
+    summary: Summary
+    notes: tuple[str, ...] = ()
+
+
+def calibration_of(chip: Chip) -> Calibration:
+    """The calibration of a chip.
+
+    Raises:
+        ChipError: where it has none.
+    """
+    if chip.calibration is None:
+        raise ChipError(f"{chip.id} was not measured here", "run costir calibrate, then --chip here")
+    return chip.calibration
+
+
+def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, phase: str = "forward",
+            optimizer: Optimizer | None = None, rounds: int = 7, operators: bool = True) -> Measurement:  # fmt: skip
+    """Run a model and set its time beside the bound and the estimate.
+
+    Args:
+        family: the model; it is built for real, with its memory.
+        chip: a calibrated one.
+        sizes: values for its sizes, the base where left out.
+        phase: "forward", "backward" (with forward) or "train" (with the optimizer's step).
+        optimizer: for "train".
+        rounds: how many times the step is timed; the best counts.
+        operators: also time every operator in place.
+
+    Raises:
+        ChipError: where the chip was not calibrated.
+        TraceError: where the model does not run here.
+    """
+    c = calibration_of(chip)
+    point = {**family.sizes, **(sizes or {})}
+    with one_thread(c.threads):
+        loaded = _loaded(c)
+        model = subject(family, point, phase, optimizer)
+        calls = model.record()
+        found = timed(model.step, rounds, 0.02, 6.0)
+        seconds = in_place(model.step, calls) if operators else [None] * len(calls)
+        loaded = min(loaded, _loaded(c))
+    scale, between = _fitted(seconds, found.best)
+    estimator = Estimator(c)
+    saved = _fusable(calls, c)
+    each = [_one(r, s if s is None else s * scale, estimator, chip, f) for r, s, f in zip(calls, seconds, saved, strict=True)]
+    rows = _grouped(each)
+    estimate = total((row.parts for row in each), model.modules, phase, c)
+    summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
+    return Measurement(
+        family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between, model.modules,
+        len(calls), summary, tuple(_notes(c, summary)),
+    )  # fmt: skip
+
+
+def _loaded(c: Calibration) -> float:
+    """How much slower a reference kernel is now than when it was calibrated."""
+    a, b = torch.rand(REFERENCE, REFERENCE), torch.rand(REFERENCE, REFERENCE)
+    now = timed(lambda: torch.mm(a, b), 5, 0.003).best
+    return now / c.curves["mm_nn"].at(REFERENCE, REFERENCE, REFERENCE) - 1
+
+
+def _fitted(seconds: Sequence[float | None], whole: float) -> tuple[float, float]:
+    """What the operators' times are scaled by to fit into the whole step, and what is left between them."""
+    inside = sum(s for s in seconds if s is not None)
+    scale = min(1.0, whole / inside) if inside else 1.0
+    return scale, max(0.0, whole - inside * scale)
+
+
+def _one(r: Recorded, measured: float | None, estimator: Estimator, chip: Chip, saved: float) -> Row:
+    cost, _ = cost_of(r.call, Conventions())
+    parts = estimator.of(r.call, r.strides, r.far, r.tracked, cost)
+    bound, binds = _bound(cost, r.call, chip, estimator.c)
+    if parts.call + parts.framework > parts.total / 2:
+        binds = "overhead"
+    path = re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", r.call.path)
+    flops, nbytes = float(cost.flops), float(cost.nbytes)
+    return Row(
+        r.call.phase, path, r.call.name, 1, bound, parts.total, measured, binds, parts, parts.alike, flops, nbytes,
+        cost.special != 0 and cost.matmul == 0, min(saved, bound),
+    )  # fmt: skip
+
+
+def _fusable(calls: Sequence[Recorded], c: Calibration) -> list[float]:
+    """For each call, the seconds of its traffic through results that only elementwise operators and reductions pass on."""
+    makers: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    simple = [_is_simple(r.call) for r in calls]
+    for i, r in enumerate(calls):
+        for t in r.call.inputs:
+            readers.setdefault(t.ref, []).append(i)
+        for t in r.call.outputs:
+            makers.setdefault(t.ref, i)
+    out = [0.0] * len(calls)
+    for ref, i in makers.items():
+        reading = [k for k in readers.get(ref, []) if k > i]
+        if not simple[i] or not reading or not all(simple[k] for k in reading):
+            continue
+        nbytes = next(float(t.nbytes) for t in calls[i].call.outputs if t.ref == ref)
+        seconds = nbytes / bandwidth(c, nbytes)
+        for k in (i, *reading):
+            out[k] += seconds
+    return out
+
+
+def _is_simple(call: Call) -> bool:
+    """Elementwise or a reduction: what a compiler puts into one kernel with its neighbours."""
+    cost, _ = cost_of(call, Conventions())
+    return (
+        cost.status == "costed"
+        and cost.matmul == 0
+        and call.name not in ("embedding", "embedding_dense_backward", "cat", "index")
+    )
+
+
+def _bound(cost: Cost, call: Call, chip: Chip, c: Calibration) -> tuple[float, str]:
+    """The roofline time of a call: bytes at the best bandwidth over a working set like its own."""
+    try:
+        t = times(cost, chip).at({})
+    except ChipError:  # a type that has no rate here
+        return 0.0, "memory"
+    memory = float(cost.nbytes) / bandwidth(c, float(cost.nbytes)) if cost.nbytes != 0 else 0.0
+    work = max(float(t.compute), float(t.vector))
+    return max(work, memory), "compute" if work > memory else "memory"
+
+
+def _grouped(each: Sequence[Row]) -> tuple[Row, ...]:
+    """Equal operators of one place as one row, in order."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in each:
+        groups.setdefault((row.phase, row.path, row.op), []).append(row)
+    return tuple(map(_together, groups.values()))
+
+
+def _together(rows: Sequence[Row]) -> Row:
+    measured = [r.measured for r in rows if r.measured is not None]
+    parts = Estimate(*(sum(getattr(r.parts, k) for r in rows) for k in ("kernel", "call", "cold", "fresh", "framework")))
+    votes = {b: sum(r.estimate for r in rows if r.binds == b) for b in ("overhead", "memory", "compute")}
+    return replace(
+        rows[0], count=len(rows), bound=sum(r.bound for r in rows), estimate=parts.total, parts=parts,
+        measured=sum(measured) * len(rows) / len(measured) if measured else None, binds=max(votes, key=lambda b: votes[b]),
+        alike=any(r.alike for r in rows), special=rows[0].special, fusable=sum(r.fusable for r in rows),
+        flops=sum(r.flops for r in rows), nbytes=sum(r.nbytes for r in rows),
+    )  # fmt: skip
+
+
+def _summary(rows: Sequence[Row], estimate: float, measured: float, noise: float, loaded: float) -> Summary:
+    large = [abs(r.error) for r in rows if r.measured and r.error is not None and r.measured >= SHARE * measured]
+    near, nearer = (sum(e <= limit for e in large) / max(len(large), 1) for limit in (0.25, 0.10))
+    unsure = sum(r.estimate for r in rows if r.alike) / estimate if estimate else 0.0
+    return Summary(
+        estimate / measured - 1, statistics.median(large) if large else 0.0, nearer, near,
+        sum(r.violated > max(noise, 0.02) for r in rows), noise, 0.10 + noise + unsure, loaded,
+    )  # fmt: skip
+
+
+def _notes(c: Calibration, summary: Summary) -> list[str]:
+    here = {"cpu": cpu_name(), "torch": torch.__version__}
+    notes = [f"calibrated with {k} {c.about.get(k, '?')}, but this is {v}" for k, v in here.items() if c.about.get(k) != v]
+    if not summary.verdict:
+        notes.append(
+            f"the machine is {summary.loaded:.0%} slower than when it was calibrated, so it is busy or another one: no verdict"
+        )
+    return notes

@@ -1,0 +1,55 @@
+"""Time a function as the lesson does: warm it up, loop until the time is measurable, keep the best of several rounds.
+
+The best is what the machine can do; how far the others are from it says how much else it was doing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of one call: the best round, and how much longer the median round took (0.05: 5 %)."""
+
+    best: float
+    spread: float
+
+
+def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002, most: float = 2.0) -> Timed:
+    """Time a function.
+
+    Args:
+        function: what to call; it is called at least twice.
+        rounds: how many rounds; the best counts.
+        at_least: seconds that one round must take; calls are repeated until it does.
+        most: seconds after which no further round is begun.
+    """
+    function()
+    began = time.perf_counter()
+    function()
+    once = time.perf_counter() - began
+    loops = max(1, int(at_least / max(once, 1e-9) * 0.7))
+    found: list[float] = []
+    first = time.perf_counter()
+    while len(found) < rounds:
+        took = _round(function, loops)
+        if took < at_least * 0.6 and loops < 10**7:
+            loops = max(loops + 1, int(loops * min(at_least / max(took, 1e-9), 10)))
+            continue
+        found.append(took / loops)
+        if time.perf_counter() - first > most:
+            break
+    best = min(found)
+    return Timed(best, statistics.median(found) / best - 1)
+
+
+def _round(function: Callable[[], Any], loops: int) -> float:
+    began = time.perf_counter()
+    for _ in range(loops):
+        function()
+    return time.perf_counter() - began

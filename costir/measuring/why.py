@@ -1,0 +1,63 @@
+"""Where the measured time goes, in parts that add up to it exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costir.measuring.measure import Measurement
+
+_ADVICE = {
+    "fusing": "fuse elementwise operators (torch.compile), so that intermediate results are not written and read again",
+    "efficiency": "other sizes or layouts for the products: the library does not reach its best rate at these",
+    "special": "cheaper functions (tanh for erf in GELU, relu), or fewer evaluations",
+    "cold": "a larger batch, or weights in a smaller type: they come from beyond the cache",
+    "fresh": "in-place operators, or reusing buffers: the system gives new pages for large results at every step",
+    "call": "fewer or larger operators (torch.compile, a larger batch): the calls themselves take the time",
+    "framework": "fewer Python calls between operators (torch.compile, foreach or fused optimizers, a larger batch)",
+    "floor": "a machine with more bandwidth or a higher rate: the step is near its bound",
+    "residual": "a new calibration: most of the time is not explained by this one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share of the time: its key, seconds, and what it is in words."""
+
+    key: str
+    seconds: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The parts, which add up to the measured time, and the sentence that says what would help most."""
+
+    parts: tuple[Part, ...]
+    advice: str
+
+
+def why(m: Measurement) -> Why:
+    """Split the measured time of a step.
+
+    The floor is the roofline time less the traffic that fusing would save. What lies between a kernel's floor and its
+    calibrated time is special functions where the operator evaluates some, else the library's efficiency at these sizes.
+    The residual is what is left of the measurement; it can be negative.
+    """
+    saved = sum(r.fusable for r in m.rows)
+    slack = [(r, max(0.0, r.parts.kernel - r.parts.call - r.bound)) for r in m.rows]
+    special = sum(s for r, s in slack if r.special)
+    efficiency = sum(s for r, s in slack if not r.special)
+    call, cold, fresh = (sum(getattr(r.parts, k) for r in m.rows) for k in ("call", "cold", "fresh"))
+    floor = sum(min(r.bound, r.parts.kernel) for r in m.rows) - saved
+    known = floor + saved + special + efficiency + call + cold + fresh + m.between
+    parts = (
+        Part("floor", floor, "roofline floor"), Part("fusing", saved, "traffic that fusing would save"),
+        Part("efficiency", efficiency, "library efficiency at these sizes"), Part("special", special, "special functions"),
+        Part("cold", cold, "weights from beyond the cache"), Part("fresh", fresh, "fresh pages"),
+        Part("call", call, "overhead per operator"), Part("framework", m.between, "framework time between operators"),
+        Part("residual", m.measured - known, "residual"),
+    )  # fmt: skip
+    largest = max((p for p in parts if p.key != "floor"), key=lambda p: p.seconds)
+    if floor > m.measured / 2:
+        largest = parts[0]
+    return Why(parts, f"{largest.words}, {largest.seconds / m.measured:.0%} of the time: {_ADVICE[largest.key]}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from costir import ir
 from costir.grouping import Group, combined, groups, sum_of, time_of
 from costir.page import Cell, Column, Document, Entry, Fact, Table
 from costir.report import ChipInfo, Quantity, Report, Row, Times, plain
-from costir.symbolic import Expr, gather, show, simplify
+from costir.symbolic import Expr, gather, is_equation, show, simplify
 from costir.units import si
 
 MATMUL_WORDS = {"standard": "2 FLOPs per multiply-add", "exact": "2k-1 FLOPs per dot product of length k"}
@@ -58,12 +58,35 @@ def change(threshold: ir.Threshold | None, base: float) -> str:
     return f"{threshold.unknown} {'>' if base <= value else '<'} {plain_number(value)}"
 
 
-def conventions_text(conventions: ir.Conventions) -> str:
-    """What was counted, in one line."""
-    words = [MATMUL_WORDS[conventions.count], ATTENTION_WORDS[conventions.attention], BYTES_WORDS, FREE_WORDS]
+def conventions_text(conventions: ir.Conventions, said: Iterable[str] = ()) -> str:
+    """What was counted, in one line.
+
+    Args:
+        conventions: what was asked for.
+        said: the notes of the costs, which say where causal attention was found.
+    """
+    words = [MATMUL_WORDS[conventions.count], _attention(conventions, tuple(said)), BYTES_WORDS, FREE_WORDS]
     if conventions.weights:
         words.insert(2, f"weights stored as {conventions.weights}")
     return "; ".join(words)
+
+
+def _attention(conventions: ir.Conventions, said: Sequence[str]) -> str:
+    """What attention counts, as it came out."""
+    words = ATTENTION_WORDS[conventions.attention]
+    if conventions.attention != "causal":
+        return words
+    if not any("unmasked pairs only" in s for s in said):
+        return f"{ATTENTION_WORDS['full']}, as no operator is told that its attention is causal"
+    dense = any("counted dense" in s or "masked scores are computed" in s for s in said)
+    return f"{words} where an operator is told so" if dense else words
+
+
+def size_facts(sizes: Mapping[str, int], constraints: Iterable[ir.Constraint]) -> list[Fact]:
+    """The base sizes; those whose formulas hold at this value alone stand apart."""
+    only = {str(c.condition.lhs) for c in constraints if is_equation(c.condition) and c.condition.rhs.is_Integer}
+    parts = {"at": [n for n in sizes if n not in only], "only at": [n for n in sizes if n in only]}
+    return [Fact(label, ", ".join(f"{n} = {sizes[n]}" for n in names)) for label, names in parts.items() if names]
 
 
 def chip_text(chip: ChipInfo) -> str:
@@ -94,9 +117,10 @@ def document(r: Report, brief: bool = True) -> Document:
 
 def head(r: Report) -> tuple[Fact, ...]:
     """Sizes, chips and conventions: what every answer rests on."""
-    sizes = [Fact("at", ", ".join(f"{n} = {v}" for n, v in r.sizes.items()))] if r.sizes else []
+    sizes = size_facts(r.sizes, r.constraints)
     sizes += [Fact("put in", ", ".join(f"{n} = {v}" for n, v in r.fixed.items()))] if r.fixed else []
-    return (*sizes, *(Fact("chip", chip_text(c)) for c in r.chips), Fact("counted", conventions_text(r.conventions)))
+    counted = conventions_text(r.conventions, (row.note for row in r.rows))
+    return (*sizes, *(Fact("chip", chip_text(c)) for c in r.chips), Fact("counted", counted))
 
 
 def operators(r: Report, brief: bool = True) -> Table:

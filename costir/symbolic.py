@@ -141,6 +141,11 @@ def divisibility(condition: Any) -> tuple[str, Expr] | None:
     return None
 
 
+def is_equation(condition: Any) -> bool:
+    """Whether the condition sets one size: `T == 2048`, `S == T`."""
+    return isinstance(condition, sp.Eq) and bool(condition.lhs.is_Symbol)
+
+
 def holds(condition: Any, values: Mapping[Symbol, int]) -> bool:
     """Whether a condition is true at a point; one that stays open counts as true."""
     found = condition.xreplace({k: sp.Integer(v) for k, v in values.items()})

@@ -170,7 +170,7 @@ class _Reader:
             found = self.number(proposals(name, args, number, dim), name in EXACT)
             own = defined(name, args, number, dim) if self.item.ramp is None else None
             if own is not None and own != found:
-                self.lifter.ask(alike(own, found), self.item)
+                self.lifter.ask(alike(own, found), self.item, branch=True)
             shape.append(found)
         return self._finish(x, tuple(shape))
 

@@ -1,0 +1,31 @@
+"""`costir demo ...`: parsed options in, exit code out."""
+
+from __future__ import annotations
+
+import argparse
+
+from costir import commands
+from costir.errors import ChipError
+from costir.exercises.messages import language
+from costir.hardware import here_path, load_chip
+
+DONE = 0
+
+
+def run(o: argparse.Namespace) -> int:
+    """One experiment or all five, on the chip that this machine was calibrated as."""
+    name, lang = commands.format_of(o), language(o.lang)
+    if o.chip.strip().lower() == "here" and not here_path().is_file():
+        raise ChipError("this machine was not calibrated yet", "run costir calibrate, which takes about a minute")
+    chip = load_chip(o.chip)
+    from costir import demo_views
+    from costir.measuring.demo import DEMOS
+    from costir.measuring.measure import calibration_of
+
+    calibration_of(chip)
+    found = []
+    for demo in DEMOS if o.name == "all" else (o.name,):
+        with commands.progress(f"measuring {demo}"):
+            found.append(DEMOS[demo](chip))
+    commands.emit(demo_views.demos(found, chip, lang), name, o)
+    return DONE

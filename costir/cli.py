@@ -28,6 +28,7 @@ What a PyTorch model costs, in closed form in its own size names, and the sizes 
   costir mfu gpt2.json --chip h100 --rate 90ktok/s  model FLOP utilisation of a run that I measured
   costir chips h100                                 the chips that are known, with sources
   costir exercise next                              exercises on rooflines, checked
+  costir demo all                                   five experiments on this machine, once costir calibrate has run
 
 SUBJECT is a Python file (model.py, model.py:Name), a Hugging Face config.json, a torch.export file, or a notation
 string. Python files are run, with your rights; everything else is only read.

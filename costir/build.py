@@ -11,6 +11,7 @@ import numpy as np
 
 from costir import ir, solve
 from costir.errors import CostirError
+from costir.grouping import star_paths
 from costir.report import QUANTITIES, TOTALS, ChipInfo, Point, Quantity, Report, Row, Times, plain
 from costir.roofline import Roofline, Timing, roofline
 from costir.symbolic import Expr, evaluate, size, total
@@ -49,7 +50,7 @@ def build(
     unknown = (unknown or default_unknown(analysis)) if chips else ""
     merged = _merge(nodes)
     values = _Values(analysis.sizes)
-    rows = [_row(nodes, where, values) for where in merged.values()]
+    rows = [_row(path, nodes, where, values) for (path, *_), where in merged.items()]
     for roof in roofs:
         rows = _on_chip(rows, list(merged.values()), roof, unknown)
     return Report(
@@ -96,15 +97,20 @@ UNKNOWN = Quantity(None, None)
 
 
 def _merge(nodes: Sequence[ir.Node]) -> Merged:
-    """Indices of nodes that look alike to a reader: same module, operator, line and cost. Free ones are left out."""
+    """Indices of nodes that look alike to a reader: same module, operator, line and cost. Free ones are left out.
+
+    The first of several layers often stands alone, since it reads an input: where it costs what the others cost, it is one.
+    """
+    costly = [(i, n) for i, n in enumerate(nodes) if n.cost.status != "free"]
+    alike = [(n.call.op, n.call.phase, n.call.source, n.rule, n.cost) for _, n in costly]
+    paths = star_paths([n.call.path for _, n in costly], alike)
     out: Merged = {}
-    for i, n in enumerate(nodes):
-        if n.cost.status != "free":
-            out.setdefault((n.call.path, n.call.op, n.call.phase, n.call.source, n.rule, n.cost), []).append(i)
+    for (i, _), path, key in zip(costly, paths, alike, strict=True):
+        out.setdefault((path, *key), []).append(i)
     return out
 
 
-def _row(nodes: Sequence[ir.Node], where: Sequence[int], values: _Values) -> Row:
+def _row(path: str, nodes: Sequence[ir.Node], where: Sequence[int], values: _Values) -> Row:
     """Several equal nodes as one row."""
     node = nodes[where[0]]
     call, cost = node.call, node.cost
@@ -118,7 +124,7 @@ def _row(nodes: Sequence[ir.Node], where: Sequence[int], values: _Values) -> Row
     for name in _unknown_names(cost):
         quantities[name] = UNKNOWN
     return Row(
-        path=call.path, op=call.op, phase=call.phase, source=call.source, rule=node.rule, status=cost.status, note=cost.note,
+        path=path, op=call.op, phase=call.phase, source=call.source, rule=node.rule, status=cost.status, note=cost.note,
         count=values.quantity(count), quantities=quantities, call=call, cost=cost,
     )  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from costir.report import Quantity, Row, Times
 from costir.symbolic import total
@@ -30,13 +31,15 @@ def groups(rows: Iterable[Row], brief: bool = False) -> tuple[Group, ...]:
     """Rows by the module that they belong to, in order of first use.
 
     An operator that a module runs itself belongs to that module; a leaf module (a Linear) belongs to its parent.
+    A layer that differs from its like in the cost of an operator stands with them, under its own number.
     With `brief`, rows that are small in every respect are moved to `Group.small`; unknown operators never are.
     """
     rows = tuple(rows)
     modules = {p for row in rows for p in _parents(row.path)}
+    homes = star_paths([row.path for row in rows], [(row.op, row.phase, row.source) for row in rows])
     found: list[tuple[str, str, list[Row]]] = []
-    for row in rows:
-        path = row.path if row.path in modules else _parent(row.path)
+    for row, home in zip(rows, homes, strict=True):
+        path = home if home in modules else _parent(home)
         open_ = _open(found, row.phase, path)
         if open_ is None:
             found.append((row.phase, path, [row]))
@@ -58,11 +61,30 @@ def _open(found: Sequence[tuple[str, str, list[Row]]], phase: str, path: str) ->
     for p, name, members in reversed(found):
         if (p, name) == (phase, path):
             return members
+        if p == phase and (stands_for(name, path) or stands_for(path, name)):
+            continue
         inside = path and name.startswith(f"{path}.") and name.count("*") == path.count("*")
         beside = _block(name) and _block(name) == _block(path)
         if p != phase or not (inside or beside):
             return None
     return None
+
+
+def star_paths(paths: Sequence[str], keys: Sequence[Hashable]) -> list[str]:
+    """The paths, those of one layer replaced by the path with "*" that stands for it, where one of the same key does."""
+    stars: dict[Hashable, list[str]] = {}
+    for path, key in zip(paths, keys, strict=True):
+        if "*" in path:
+            stars.setdefault(key, []).append(path)
+    return [next((s for s in stars.get(k, ()) if stands_for(s, p)), p) for p, k in zip(paths, keys, strict=True)]
+
+
+def stands_for(star: str, path: str) -> bool:
+    """Whether a path with "*" means another path, too: "layers.*.mlp" means "layers.0.mlp"."""
+    if star == path or "*" not in star:
+        return False
+    a, b = star.split("."), path.split(".")
+    return len(a) == len(b) and all(x == y or (x == "*" and y.isdigit()) for x, y in zip(a, b, strict=True))
 
 
 def _block(path: str) -> str:
@@ -80,12 +102,27 @@ def _parents(path: str) -> Iterable[str]:
 
 
 def _repeat(path: str, rows: Sequence[Row]) -> Quantity | None:
-    """How often a folded block runs: the smallest count in it, where all others are its multiples."""
-    counts = sorted((r.count for r in rows), key=lambda c: c.number or 0)
-    if "*" not in path or not counts[0].number or counts[0].expr is None:
+    """How often a folded block runs: the smallest count of which the runs of every operator are a multiple.
+
+    The runs of an operator are summed over the rows that show it, since a layer may stand there under its own number.
+    """
+    counts = [r.count for r in rows if r.count.number and r.count.expr is not None]
+    if "*" not in path or len(counts) < len(rows):
         return None
-    whole = all((c.expr / counts[0].expr).is_Integer for c in counts if c.expr is not None)
-    return counts[0] if whole and counts[0].number != 1 else None
+    alike: dict[tuple[str, str], list[Quantity]] = {}
+    for row in rows:
+        alike.setdefault((row.op, row.source), []).append(row.count)
+    runs = [_add(members) for members in alike.values()]
+    candidates = sorted((c for c in [*counts, *runs] if c.number != 1), key=lambda c: c.number or 0)
+    return next((c for c in candidates if all(_layers(c, r) for r in runs)), None)
+
+
+def _layers(block: Quantity, row: Quantity) -> bool:
+    """Whether a row runs a whole number of times per block, but for one or two of many blocks."""
+    if block.expr is None or row.expr is None or not block.number or not row.number:
+        return False
+    lacks = -(-row.number // block.number) * block.expr - row.expr
+    return bool(lacks.is_Integer and 0 <= lacks <= min(2, Fraction(block.number) / 3))
 
 
 def _bigness(rows: Sequence[Row]) -> dict[int, bool]:

@@ -16,7 +16,7 @@ from costir.errors import CostirError
 
 # How a file that costir wrote is known again: the mark of each format, near its beginning.
 _MARKS = re.compile(
-    rb"\A(?:# made by costir |<!-- made by costir |% made by costir |\{\s*\"schema\": \"costir/\d)"
+    rb"\A(?:# made by costir |<!-- made by costir |% made by costir |\{\s*\"schema\": \"costir/(?:[a-z]+/)?\d)"
     rb"|\A[^\n]*,schema\n[^\n]*,costir/\d+\n|<meta name=\"generator\" content=\"costir\"|Software\0costir |<dc:title>costir "
 )
 

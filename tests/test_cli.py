@@ -148,7 +148,7 @@ def test_help_and_version(capsys):
 
 
 def test_every_verb_takes_the_same_conditions(capsys):
-    helps = [run(capsys, verb, "--help")[1] for verb in ("analyze", "solve", "check")]
+    helps = [run(capsys, verb, "--help")[1] for verb in ("analyze", "solve", "check", "mfu")]
     for option in (
         "--size",
         "--keep",

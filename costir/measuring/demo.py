@@ -223,7 +223,7 @@ def _run(model: Subject, c: Calibration, bare: Callable[[], Any] | None = None) 
     costs = tuple(cost_of(r.call, Conventions())[0] for r in calls)
     estimator = Estimator(c)
     parts = tuple(estimator.of(r.call, r.strides, r.far, r.tracked, k) for r, k in zip(calls, costs, strict=True))
-    predicted = math.fsum(e.total for e in parts) if bare else total(parts, model.modules, model.phase, c)
+    predicted = math.fsum(e.total for e in parts) if bare else total(parts, model.modules, model.leaves, c)
     work = math.fsum(e.total - e.call - e.framework for e in parts)
     return _Run(bare or model.step, costs, parts, predicted, predicted - work)
 

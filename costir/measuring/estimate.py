@@ -110,7 +110,14 @@ def bandwidth(c: Calibration, working_set: float) -> float:
     return c.numbers[f"bandwidth_{fits[-1] if fits else sizes[0]}"]
 
 
-def total(estimates: Iterable[Estimate], modules: int, phase: str, c: Calibration) -> float:
-    """Seconds of a whole step: its operators one after the other, and what calls them."""
-    around = modules * c.numbers["module"] + (c.numbers["start"] if phase != "forward" else 0.0)
+def total(estimates: Iterable[Estimate], modules: int, leaves: int, c: Calibration) -> float:
+    """Seconds of a whole step: its operators one after the other, and what calls them.
+
+    Args:
+        estimates: of the operators.
+        modules: how many modules are called.
+        leaves: how many parameters get a gradient; 0 for a forward pass.
+        c: the calibration.
+    """
+    around = modules * c.numbers["module"] + leaves * c.numbers["leaf"] + (c.numbers["start"] if leaves else 0.0)
     return math.fsum(e.total for e in estimates) + around

@@ -81,6 +81,8 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
         return [_by_rows(_ROWS[name], call.inputs[0] if call.inputs else call.outputs[0])]
     if name in ("sum", "mean", "amax", "amin", "var", "norm", "linalg_vector_norm", "var_mean", "prod", "any", "all"):
         return [_reduction(call)]
+    if name in ("addcmul", "addcdiv", "lerp") and not inplace:
+        return [Lookup("binary", (n,), 1.5, alike=True)]  # three read, one written
     if name in _SAME:
         return [Lookup(_SAME[name], (n,))]
     if name in _COMPARE:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -167,15 +168,17 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         loaded = _loaded(c)
         model = subject(family, point, phase, optimizer)
         calls = model.record()
+        wall, cpu = time.perf_counter(), time.process_time()
         found = timed(model.step, rounds, 0.02, 6.0)
+        share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls) if operators else [None] * len(calls)
-        loaded = min(loaded, _loaded(c))
+        loaded = max(min(loaded, _loaded(c)), 1 / max(share, 0.01) - 1)
     scale, between = _fitted(seconds, found.best)
     estimator = Estimator(c)
     saved = _fusable(calls, c)
     each = [_one(r, s if s is None else s * scale, estimator, chip, f) for r, s, f in zip(calls, seconds, saved, strict=True)]
     rows = _grouped(each)
-    estimate = total((row.parts for row in each), model.modules, phase, c)
+    estimate = total((row.parts for row in each), model.modules, model.leaves, c)
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between, model.modules,
@@ -249,7 +252,8 @@ def _bound(cost: Cost, call: Call, chip: Chip, c: Calibration) -> tuple[float, s
         t = times(cost, chip).at({})
     except ChipError:  # a type that has no rate here
         return 0.0, "memory"
-    memory = float(cost.nbytes) / bandwidth(c, float(cost.nbytes)) if cost.nbytes != 0 else 0.0
+    held = {t.ref: float(t.nbytes) for t in (*call.inputs, *call.outputs)}  # written in place, memory counts once
+    memory = float(cost.nbytes) / bandwidth(c, sum(held.values())) if cost.nbytes != 0 else 0.0
     work = max(float(t.compute), float(t.vector))
     return max(work, memory), "compute" if work > memory else "memory"
 

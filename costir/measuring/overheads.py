@@ -98,4 +98,4 @@ def _optimizer() -> dict[str, float]:
             lambda: x.mul_(1.0), lambda: x.lerp_(y, 0.1), lambda: x.mul_(1.0), lambda: x.addcmul_(y, y, value=1e-9),
             lambda: x.sqrt(), lambda: x / 2.0, lambda: x.add_(1e-9), lambda: x.addcdiv_(y, y, value=1e-9),
         )))  # fmt: skip
-    return {"optimizer": max(0.0, (each - work) / 12)}
+    return {"optimizer": max(0.0, (each - work) / 10)}

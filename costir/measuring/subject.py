@@ -46,6 +46,7 @@ class Subject:
         module: with real parameters.
         step: runs the phase once.
         modules: how many modules are called in one step.
+        leaves: how many parameters get a gradient in one step.
     """
 
     family: Family
@@ -55,6 +56,7 @@ class Subject:
     step: Callable[[], Any]
     record: Callable[[], list[Recorded]]
     modules: int
+    leaves: int
 
 
 def subject(family: Family, sizes: Mapping[str, int], phase: str, optimizer: trace.Optimizer | None = None) -> Subject:
@@ -83,7 +85,8 @@ def subject(family: Family, sizes: Mapping[str, int], phase: str, optimizer: tra
         raise TraceError(
             f"a real run of {family.name} fails: {type(error).__name__}: {first}", "it must run on this machine"
         ) from error
-    return Subject(family, dict(sizes), phase, module, runs.step, runs.record, modules)
+    leaves = sum(p.requires_grad for p in module.parameters()) if phase != "forward" else 0
+    return Subject(family, dict(sizes), phase, module, runs.step, runs.record, modules, leaves)
 
 
 def _usable(x: Any) -> Any:

@@ -204,7 +204,18 @@ def _notes(analysis: Analysis, roofs: Sequence[Roofline]) -> tuple[str, ...]:
         regime = [f"operators, times and critical sizes: {words}; totals and sweeps: all {len(analysis.others) + 1} regimes"]
     several = len(roofs) > 1
     on_chips = [f"{roof.chip.label}: {n}" if several else n for roof in roofs for n in roof.notes]
-    return tuple(dict.fromkeys([*regime, *map(str, analysis.notes), *on_chips]))
+    return tuple(dict.fromkeys([*regime, *map(str, analysis.notes), *_stand_ins(roofs), *on_chips]))
+
+
+_OF_CPUS = ("_for_cpu", "_cpu_", "mkldnn")
+
+
+def _stand_ins(roofs: Sequence[Roofline]) -> list[str]:
+    """A note on operators that only a CPU has, where a chip is something else: models are traced as on a CPU."""
+    if all(roof.chip.kind == "cpu" for roof in roofs):
+        return []
+    names = dict.fromkeys(n.call.name for n in roofs[0].nodes if any(mark in f"{n.call.name}_" for mark in _OF_CPUS))
+    return [f"traced as on a CPU: {', '.join(names)} stands for the chip's own operator"] if names else []
 
 
 def _sweep(

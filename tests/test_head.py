@@ -1,6 +1,7 @@
 """What stands above an answer is what was counted, and what is free to move."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import sympy as sp
@@ -11,6 +12,7 @@ from torch.nn import functional
 import costir
 from costir.build import build
 from costir.document import head, size_facts
+from costir.hardware import load_chip
 from costir.ir import Constraint
 from costir.symbolic import Integer, size
 
@@ -74,3 +76,23 @@ def test_a_size_with_one_value_stands_apart():
     assert [(f.label, f.text) for f in size_facts(sizes, [pinned])] == [("at", "B = 2, S = 16"), ("only at", "T = 16")]
     assert [(f.label, f.text) for f in size_facts(sizes, [tied, other])] == [("at", "B = 2, T = 16, S = 16")]
     assert size_facts({}, []) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "chips", "said"),
+    [
+        (("told",), ["h100"], True),
+        (("told",), ["cpu", "h100"], True),
+        (("told",), ["cpu"], False),
+        (("told",), [], False),
+        (("by_hand",), ["h100"], False),
+    ],
+    ids=str,
+)
+def test_operators_of_a_cpu_on_another_chip(kinds, chips, said):
+    a = costir.analyze(family(*kinds))
+    gpu = load_chip("h100")
+    on = [replace(gpu, kind="cpu") if c == "cpu" else gpu for c in chips]
+    notes = [n for n in build(a, on).notes if n.startswith("traced as on a CPU")]
+    wanted = "traced as on a CPU: _scaled_dot_product_flash_attention_for_cpu stands for the chip's own operator"
+    assert notes == ([wanted] if said else [])

@@ -95,6 +95,14 @@ def some_distances(P=9, Q=30, D=5):
     return Of(lambda m, x, y: torch.cdist(x, y)), (torch.randn(P, D), torch.randn(Q, D)), {}
 
 
+def thirds(B=2, T=20):
+    return Of(lambda m, x: torch.cat([c * 2 for c in x.chunk(3, 1)], 1)), (torch.randn(B, T),), {}
+
+
+def any_window(B=2, I=20, K=5, S=3, P=2):
+    return nn.Conv1d(3, 4, K, S, P), (torch.randn(B, 3, I),), {}
+
+
 def runs(build, point):
     try:
         model, args, options = build(**point)
@@ -161,7 +169,8 @@ def test_another_way_of_running_is_no_wrong_number(build, moved):
     ("build", "said"),
     [
         (wide_kernel, ["I >= 7"]), (stages, ["I >= 17"]), (halves, ["I >= 16"]), (grouped_heads, ["N % K == 0"]),
-        (best, ["V >= k"]), (distances, ["P <= 25"]), (same_padding, ["Mod(K, 2) == 1"]),
+        (best, ["V >= k"]), (thirds, ["T >= 2"]), (any_window, ["I + 2*P >= K"]),
+        (distances, ["P <= 25"]), (same_padding, ["Mod(K, 2) == 1"]),
         (lambda B=2, I=32: (nn.Conv2d(3, 4, 3, padding=1), (torch.randn(B, 3, I, I),), {}), []),
         (lambda B=2, T=9, D=8: (nn.Linear(D, D), (torch.randn(B, T, D),), {}), []),
     ],
@@ -183,6 +192,9 @@ FORMS = [
     (floor_div(I - 7, Integer(2)) + 1, 1), (ceil_div(ceil_div(I - 6, Integer(2)) - 2, Integer(2)), 1),
     (floor_div(3 * I + 1, Integer(5)) - 4, 0), (ceil_div(2 * I, Integer(3)), 7), (5 - I, 0), (I - J, 1), (I * J - 6, 0),
     (2 * floor_div(I, Integer(3)) - ceil_div(J, Integer(2)), 0), (I + J - 2, 0), (floor_div(I * J, Integer(4)) - 1, 0),
+    (I - 2 * ceil_div(I, Integer(3)), 0), (I * J - 2 * J * ceil_div(I, Integer(3)), 0),
+    (J * floor_div(I - 5, Integer(3)) + J, 0),
+    (I / J - 3 / J + 1, 0),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import sympy as sp
 
@@ -74,7 +74,41 @@ def at_least(e: Expr, least: Expr) -> Boolean:
     gap = sp.expand(e - least)
     if gap.is_number or _always(gap, strict):
         return sp.true if not gap.is_negative else sp.false
-    return _spread(gap, strict)
+    plain = _without_factors(gap)
+    if plain != gap:
+        return at_least(plain, ONE if strict else ZERO) if plain.is_integer or not strict else _spread(plain, strict)
+    found = _from_a_size_on(gap, strict)
+    return found if found is not None else _spread(gap, strict)
+
+
+def _without_factors(gap: Expr) -> Expr:
+    """A number of the same sign: without what divides all of it, and without the sizes that all its terms share."""
+    top, bottom = sp.fraction(sp.together(gap))
+    gap = sp.expand(top) if bottom.is_positive else gap
+    for s in gap.free_symbols:
+        while all(t.as_powers_dict()[s] >= 1 for t in sp.Add.make_args(gap)):
+            gap = sp.expand(gap / s)
+    return gap
+
+
+def _from_a_size_on(gap: Expr, strict: bool) -> Boolean | None:
+    """The condition as one on a size alone, where there is one size and it holds from some value on; true if that is 1."""
+    if len(gap.free_symbols) != 1 or not gap.has(sp.floor, sp.ceiling):
+        return None
+    (symbol,) = gap.free_symbols
+    span = _span(gap)
+    values = [gap.xreplace({symbol: Integer(v)}) for v in (*range(1, span + 1), *range(100 * span, 100 * span + 12))]
+    held = [bool(v > 0 if strict else v >= 0) for v in values]
+    first = held.index(True) if True in held else len(held)
+    if first >= span or not all(held[first:]):
+        return None
+    return sp.Ge(symbol, first + 1) if first else cast(Boolean, sp.true)
+
+
+def _span(gap: Expr) -> int:
+    """How many values of one size show all that a number with roundings does: several times its widest step, floor(T/64)."""
+    widest = max((max(abs(n.p), n.q) for n in gap.atoms(sp.Rational)), default=1)
+    return min(max(_SPAN, 4 * int(widest)), 1024)
 
 
 def _spread(gap: Expr, strict: bool) -> Boolean:
@@ -125,8 +159,7 @@ def alike(a: Expr, b: Expr) -> Boolean:
     symbols = sorted(gap.free_symbols, key=str)
     if len(symbols) > 3 or gap.has(LOOP):
         return sp.true
-    widest = max((max(abs(n.p), n.q) for n in gap.atoms(sp.Rational)), default=1)  # of a rounding: floor(T/64)
-    span = min(max(_SPAN, 4 * widest), 1024) if len(symbols) == 1 else 16 if len(symbols) == 2 else 7
+    span = _span(gap) if len(symbols) == 1 else 16 if len(symbols) == 2 else 7
     points = list(itertools.product(range(1, span + 1), repeat=len(symbols)))
     equal = [sp.expand(gap.xreplace(dict(zip(symbols, map(Integer, p), strict=True)))) == 0 for p in points]
     if all(equal):

@@ -53,8 +53,9 @@ def chip(tmp_path_factory):
 
 @pytest.fixture
 def free(monkeypatch):
-    """As if the machine were as fast as the made-up one: its speed is not what is tested."""
+    """As if the machine were free and as fast as the made-up one: its speed is not what is tested."""
     monkeypatch.setattr(measuring, "_loaded", lambda c: 0.0)
+    monkeypatch.setattr(measuring, "LOADED", 1e9)
 
 
 # --------------------------------------------------------------------------------------------------- curves and files
@@ -272,9 +273,8 @@ def inputs(B=4, D=32): return torch.rand(B, D)
 
 
 @pytest.fixture
-def files(tmp_path, chip, monkeypatch):
+def files(tmp_path, chip, free):
     (tmp_path / "m.py").write_text(MODEL)
-    monkeypatch.setattr(measuring, "_loaded", lambda c: 0.0)
     return tmp_path / "m.py", chip.path
 
 

@@ -78,7 +78,7 @@ class Op:
 
     @property
     def rule(self) -> str:
-        """Name of the cost rule."""
+        """The cost rule, by the operator that it is registered for ("aten.mm"); "unknown" where there is none."""
         return self.node.rule
 
     @property

@@ -33,7 +33,10 @@ def cost(graph: Graph, conventions: Conventions = Conventions()) -> Costed:
 
 
 def cost_of(call: Call, conventions: Conventions = Conventions()) -> tuple[Cost, str]:
-    """The cost of one call, and the name of the rule that gave it ("unknown" where there is none)."""
+    """The cost of one call, and the rule that gave it by the operator that it is registered for: "aten.mm".
+
+    A rule for one overload has the overload's name; where there is none it is "unknown".
+    """
     result, name = _by_rule(call, conventions)
     stored = _stored_as(call, _storage(conventions)) if conventions.weights else call
     if stored != call:  # the arithmetic stays as it was, the traffic changes
@@ -46,7 +49,7 @@ def _by_rule(call: Call, conventions: Conventions) -> tuple[Cost, str]:
     entry = registry.find(call.op)
     if entry is not None:
         result = entry.rule(call, conventions)
-        name = entry.rule.__name__
+        name = call.op if call.op in registry.RULES else call.op.rsplit(".", 1)[0]
     else:
         result = _unknown(call)
         name = "unknown"

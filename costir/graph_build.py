@@ -198,7 +198,7 @@ class _Builder:
         for t in _raw_tensors(event.args):
             if t.ref not in self.made:
                 self.made.add(t.ref)
-                name = re.sub(r"\W", "_", self.names.get(t.ref, t.role if t.role != "activation" else "operand"))
+                name = re.sub(r"\W|^(?=\d)", "_", self.names.get(t.ref, t.role if t.role != "activation" else "operand"))
                 used = self.used[name] = self.used.get(name, -1) + 1
                 node = self.graph.placeholder(f"{name}_{used}" if used else name)
                 node.meta.update(val=_meta(t), path=self.names.get(t.ref, ""), role=t.role)

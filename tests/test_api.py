@@ -8,6 +8,7 @@ from torch import nn
 import costir
 from costir.cli import main
 from costir.errors import ChipError, CostirError, LoadError, SizeError
+from costir.ops.registry import find
 
 NOT_SIZES = ["x", None, True, 1.5, float("nan"), float("inf"), [1], 0, 10**13]
 
@@ -123,3 +124,12 @@ def test_new_names_on_the_command_line(program, capsys):
         assert said in capsys.readouterr().err
     assert main(["analyze", "X[B,D]", "--name", "B=C"]) == 2
     assert "names=" in capsys.readouterr().err
+
+
+def test_rules_are_named_by_what_they_are_registered_for():
+    a = costir.analyze(lambda B=4, D=8: (nn.Sequential(nn.Linear(D, D), nn.GELU()), (torch.ones(B, D),), {}))
+    assert {op.rule for op in a.nodes} == {"aten.t", "aten.addmm", "aten.gelu"}
+    for op in a.nodes:
+        assert find(op.rule) is find(op.op)
+    annotated = [n.meta["costir"] for n in a.graph_module.graph.nodes if n.op == "call_function"]
+    assert {c.rule for c in annotated} == {op.rule for op in a.nodes}

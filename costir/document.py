@@ -170,7 +170,8 @@ def _group(group: Group, r: Report, formulas: bool) -> Iterable[Entry]:
 
 
 def _operator(indent: str, row: Row, group: Group, r: Report, formulas: bool) -> tuple[Cell, ...]:
-    cells: list[Cell] = [indent + label(row, group.path), str(row.count.expr)]
+    count = row.count.expr
+    cells: list[Cell] = [indent + label(row, group.path), count if count is not None and count.free_symbols else str(count)]
     for name in ("flops", "bytes"):
         q = row.quantities[name]
         cells.append(number(q.number, UNITS.get(name, ""), least=name == "bytes" and row.status in ("unknown", "flops_only")))

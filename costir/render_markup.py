@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
 }  # fmt: skip
 STRONG = ("group", "phase", "total")
 CSS = (
@@ -79,27 +79,81 @@ def _md_fact(f: Fact) -> str:
 # ----------------------------------------------------------------------------------------------------------------- latex
 
 
+WIDE = 6  # columns that fit on an upright page
+PACKAGES = "% in the preamble: \\usepackage{array,longtable,pdflscape}"
+FIRST, FORMULAS = 0.2, 0.36  # shares of the line that the names and all formulas of a wide table take
+RELATIONS = {"==": "=", "=": "=", "<=": r"\leq", ">=": r"\geq", "<": "<", ">": ">"}
+_START, _WORD = r"(?<![\w.*/])", r"[A-Za-z]\w*"
+_NAME = rf"{_START}{_WORD}(?:\*{_WORD})*"
+_POWER = rf"{_WORD}(?:\*\*\d+)?"
+_PRODUCT = rf"(?:\d+\*{_POWER}|{_WORD}\*\*\d+|{_POWER}\*{_POWER})(?:\*{_POWER})*"
+_MATHEMATICS = re.compile(
+    rf"(?P<left>{_NAME}) % (?P<divisor>{_NAME}|\d+) == 0\b"
+    rf"|(?P<name>{_NAME}) (?P<relation>==|<=|>=|=|<|>) (?P<number>\d[\d.]*(?![\w.*/]))"
+    rf"|(?P<a>{_START}[A-Z]|^[\w*]+(?: [+-] [\w*]+)*) x (?P<b>[A-Z](?!\w)|(?=[\w*]))"
+    rf"|(?P<sum>{_START}{_PRODUCT}(?: [+-] (?:{_PRODUCT}|[A-Za-z](?!\w)|\d+(?![\w.])))*)(?![\w.(*])"
+    r"|(?P<micro>(?<=\d )us\b)|(?P<arrow>->)|(?P<alone><=|>=|<|>)"
+)
+
+
 def latex_document(doc: Document) -> str:
-    """The document as LaTeX to put into a paper: a `tabular` per table and an `itemize` of facts. Needs no package."""
+    """The document as LaTeX to put into a paper: a table per table and an `itemize` of facts.
+
+    A table of many columns is a `longtable` in small print on a landscape page, whose formulas break; the packages that it
+    needs stand in a comment. Others are a `tabular` and need no package.
+    """
     parts = [rf"\paragraph{{{tex(doc.title)}}}", _tex_facts(doc.head)]
     for table in doc.tables:
         parts += [rf"\paragraph{{{tex(table.title)}}}"] if table.title else []
         parts.append("\n".join(_tex_table(table)))
     parts.append(_tex_facts(doc.facts))
-    return "\n\n".join(p for p in parts if p) + "\n"
+    wide = any(len(table.columns) > WIDE for table in doc.tables)
+    return (PACKAGES + "\n" if wide else "") + "\n\n".join(p for p in parts if p) + "\n"
 
 
 def tex(text: str) -> str:
-    """Text in which LaTeX's own characters stand for themselves."""
-    text = "".join(LATEX_SPECIAL.get(c, c) for c in text)
-    return text.replace(r"\textgreater{}= ", r"$\geq$ ").replace(r"\textless{}= ", r"$\leq$ ")
+    """Text in which LaTeX's own characters stand for themselves, and sizes and relations are set as mathematics."""
+    out, end = [], 0
+    for m in _MATHEMATICS.finditer(text):
+        out += [_escaped(text[end : m.start()]), _mathematics(m)]
+        end = m.end()
+    return "".join([*out, _escaped(text[end:])])
+
+
+def _escaped(text: str) -> str:
+    return "".join(LATEX_SPECIAL.get(c, c) for c in text)
+
+
+def _mathematics(m: re.Match[str]) -> str:
+    """What was matched as inline mathematics."""
+    if m["left"]:
+        return rf"${_symbol(m['left'])} \;\mathrm{{mod}}\; {_symbol(m['divisor'])} = 0$"
+    if m["name"]:
+        return f"${_symbol(m['name'])} {RELATIONS[m['relation']]} {m['number']}$"
+    if m["a"]:
+        return rf"${_symbol(m['a'])} \times{' ' + m['b'] if m['b'] else ''}$" + ("" if m["b"] else " ")
+    if m["sum"]:
+        powers = re.sub(r"\*\*(\d+)", r"^{\1}", m["sum"])
+        return f"${_symbol(powers)}$"
+    return r"$\mu$s" if m["micro"] else r"$\to$" if m["arrow"] else f"${RELATIONS[m['alone']]}$"
+
+
+def _symbol(name: str) -> str:
+    """Sizes as sympy sets them: words as one name, with what follows a "_" below it; products with spaces."""
+    return re.sub(r"[A-Za-z]\w+", _word, name.replace("*", " "))
+
+
+def _word(m: re.Match[str]) -> str:
+    above, _, below = m[0].partition("_")
+    name = above if len(above) == 1 else rf"\mathit{{{above}}}"
+    return name + (f"_{{{below.replace('_', ' ')}}}" if below else "")
 
 
 def tex_formula(e: Expr) -> str:
-    """An expression as inline mathematics."""
+    """An expression as inline mathematics, with brackets between which a line may end."""
     from costir.symbolic import latex
 
-    return f"${latex(e)}$"
+    return f"${latex(e)}$".replace(r"\left(", "(").replace(r"\right)", ")")
 
 
 def _tex_cell(cell: Cell) -> str:
@@ -110,10 +164,23 @@ def _tex_cell(cell: Cell) -> str:
 
 
 def _tex_table(table: Table) -> list[str]:
-    columns = "".join("r" if c.right else "l" for c in table.columns)
-    out = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", " & ".join(tex(c.title) for c in table.columns) + r" \\", r"\hline"]
-    out += [_tex_line(line) for line in table.lines]
-    return [*out, r"\hline", r"\end{tabular}"]
+    titles = " & ".join(tex(c.title) for c in table.columns) + r" \\"
+    lines = [_tex_line(line) for line in table.lines]
+    if len(table.columns) <= WIDE:
+        columns = "".join("r" if c.right else "l" for c in table.columns)
+        return [rf"\begin{{tabular}}{{{columns}}}", r"\hline", titles, r"\hline", *lines, r"\hline", r"\end{tabular}"]
+    share = FORMULAS / max(1, sum(c.formula for c in table.columns))
+    kinds = [_paragraph(FIRST), *(_paragraph(share) if c.formula else "r" if c.right else "l" for c in table.columns[1:])]
+    lines = [line.replace(r"\_", r"\_\allowbreak{}", line.partition(" & ")[0].count(r"\_")) for line in lines]
+    return [
+        r"\begin{landscape}", r"\scriptsize\setlength{\tabcolsep}{2pt}", rf"\begin{{longtable}}{{{''.join(kinds)}}}", r"\hline",
+        titles, r"\hline", r"\endhead", *lines, r"\hline", r"\end{longtable}", r"\end{landscape}",
+    ]  # fmt: skip
+
+
+def _paragraph(share: float) -> str:
+    """A column whose cells break, by its share of the line."""
+    return rf">{{\raggedright\arraybackslash}}p{{{share:.2g}\linewidth}}"
 
 
 def _tex_line(line: Entry) -> str:

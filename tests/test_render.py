@@ -161,8 +161,13 @@ def test_latex_is_balanced_and_its_mathematics_parses():
     assert plain.count("{") == plain.count("}")
     assert plain.count("$") % 2 == 0
     assert "_" not in re.sub(r"\$[^$]*\$", "", plain)
-    assert re.findall(r"\\begin\{(\w+)\}", text) == re.findall(r"\\end\{(\w+)\}", text)
-    columns = len(re.search(r"\\begin\{tabular\}\{(\w+)\}", text)[1])
+    still_open = []
+    for which, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+        assert which == "begin" or still_open.pop() == name
+        still_open += [name] if which == "begin" else []
+    assert not still_open
+    layout_of = re.search(r"\\begin\{longtable\}\{(.*)\}$", text, re.M)[1]
+    columns = len(re.sub(r">\{\\raggedright\\arraybackslash\}p\{[\d.]+\\linewidth\}", "p", layout_of))
     rows = [ln for ln in text.splitlines() if ln.endswith(r"\\")]
     assert {len(re.split(r"(?<!\\)&", ln)) for ln in rows} == {columns}
     parser = MathTextParser("path")
@@ -180,10 +185,41 @@ def test_latex_is_balanced_and_its_mathematics_parses():
         ("a\\b", r"a\textbackslash{}b"),
         (">= 3", r"$\geq$ 3"),
         ("x^2~", r"x\textasciicircum{}2\textasciitilde{}"),
+        ("B = 4, d_ff = 32", "$B = 4$, $d_{ff} = 32$"),
+        ("tokens < 42.97", r"$\mathit{tokens} < 42.97$"),
+        ("T <= 1024 (the model's longest)", r"$T \leq 1024$ (the model's longest)"),
+        ("D % N == 0", r"$D \;\mathrm{mod}\; N = 0$"),
+        ("67*D*F > 49470*D + 2*B**2", "$67 D F$ $>$ $49470 D + 2 B^{2}$"),
+        ("attention full T x T", r"attention full $T \times T$"),
+        ("12 x transformer.h.*", r"$12 \times$ transformer.h.*"),
+        ("L - 1 x *.mlp", r"$L - 1 \times$ *.mlp"),
+        ("*.ff.* mm and 1 more", "*.ff.* mm and 1 more"),
+        ("2.6 us: memory binds", r"2.6 $\mu$s: memory binds"),
+        ("h100 -> h100_sxm", r"h100 $\to$ h100\_sxm"),
+        ("a step, read once", "a step, read once"),
     ],
 )
 def test_latex_escapes(text, expected):
     assert render_markup.tex(text) == expected
+
+
+def test_latex_fits_a_page():
+    """Ten columns do not fit an upright page: names and formulas break, in small print, on a page of its own."""
+    wide = render.render(views.analysis(build(with_unknown(), [load_chip(ROUND)])), "latex")
+    assert wide.startswith("% in the preamble: \\usepackage{array,longtable,pdflscape}\n")
+    assert wide.index(r"\begin{landscape}") < wide.index(r"\scriptsize") < wide.index(r"\begin{longtable}")
+    assert wide.index(r"\endhead") < wide.index(r"\end{longtable}") < wide.index(r"\end{landscape}")
+    shares = [float(x) for x in re.findall(r"p\{([\d.]+)\\linewidth\}", wide)]
+    assert len(shares) == 3
+    assert sum(shares) < 0.6
+    table = wide[wide.index(r"\begin{longtable}") :]
+    assert r"\left(" not in table[: table.index(r"\end{longtable}")]  # between these brackets no line may end
+    assert " & $L$ & " in table
+    narrow = page.Document("t", (), (page.Table((layout.Column("x"), layout.Column("y", True)), ()),))
+    text = render_markup.latex_document(narrow)
+    assert r"\begin{tabular}{lr}" in text
+    assert "preamble" not in text
+    assert "landscape" not in text
 
 
 def test_latex_rows_do_not_start_with_an_argument():

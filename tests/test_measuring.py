@@ -22,7 +22,7 @@ from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.knee import crossing
 from costir.measuring.lookup import lookups
 from costir.measuring.profile import Event, _matched
-from costir.measuring.subject import subject
+from costir.measuring.subject import Recorded, _distances, subject
 from costir.measuring.timing import timed
 from costir.measuring.why import why
 from costir.ops import registry  # noqa: F401
@@ -165,7 +165,7 @@ def test_every_operator_of_some_models_has_an_estimate(chip):
     ]  # fmt: skip
     for model, x in models:
         for call in record_calls(model, x, backward=True):
-            found = estimator.of(call, (), (), True)
+            found = estimator.of(Recorded(call, (), (), (), True, 100))
             assert found.total > 0
             assert found.kernel >= found.call > 0
 
@@ -181,9 +181,25 @@ def test_weights_that_were_not_used_lately_take_longer(chip):
     family = costir.api.family_of(lambda B=4: (layer, (torch.rand(B, 64),), {}), {})
     call = next(r.call for r in subject(family, {"B": 4}, "forward").record() if r.call.name == "addmm")
     roles = [t.role for t in call.inputs]
-    near, far = (estimator.of(call, (), tuple(d if r == "weight" else 0 for r in roles), False) for d in (100, 1 << 26))
+    backs = [tuple(d if r == "weight" else 0 for r in roles) for d in (100, 1 << 26)]
+    near, far = (estimator.of(Recorded(call, (), back, (), False, 0)) for back in backs)
     assert near.cold == 0
     assert far.cold > 0
+
+
+def test_how_far_back_memory_was_touched():
+    kb = 1024
+    a, b, c = (1 << 20, 256 * kb), (2 << 20, 64 * kb), (3 << 20, 128 * kb)
+    spans = [([a], [b]), ([b], [c]), ([c], [a])]
+    far, since = _distances(["x", "y", "x"], spans)
+    # Every operand was written last by the call before, so that only its own bytes were touched since.
+    assert far[1][0] == [64 * kb]
+    assert far[2][0] == [128 * kb]
+    assert far[0][0] == [256 * kb]  # by the last call of the step before
+    assert far[0][1] == [128 * kb + 384 * kb + 64 * kb]  # b's memory: read by the second call, then c twice, a, and a again
+    assert since[0] == 0  # x ran right before
+    assert since[2] == 192 * kb
+    assert since[1] == 384 * kb + 320 * kb
 
 
 # -------------------------------------------------------------------------------------------------------- measurement

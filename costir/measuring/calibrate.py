@@ -7,6 +7,7 @@ the bandwidth over several kernels as an envelope that never rises with the work
 from __future__ import annotations
 
 import datetime
+import math
 import platform
 import re
 import statistics
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from costir.calibration import Calibration, Curve, to_toml
 from costir.measuring.kernels import Kernel, kernels
@@ -24,6 +26,7 @@ from costir.measuring.overheads import overheads
 from costir.measuring.timing import Timed, timed
 
 Progress = Callable[[str, float], None]
+APART = tuple(1 << p for p in (12, 16, 18, 20, 22, 24))
 WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
@@ -47,8 +50,15 @@ class Calibrator:
 
     def curve(self, kernel: Kernel) -> Curve:
         """A kernel over its grid."""
-        seconds = tuple(self.time(kernel.make(**point)) for point in kernel.points())
-        return Curve(tuple(kernel.axes), tuple(kernel.axes.values()), seconds)
+        known: dict[tuple[int, ...], float] = {}
+        for point in kernel.points():
+            at = tuple(point.values())
+            if kernel.fits(point):
+                known[at] = self.time(kernel.make(**point))
+            else:  # too large to time: as much longer as there is more of it, from the nearest that was
+                near = max((p for p in known if all(a <= b for a, b in zip(p, at, strict=True))), key=math.prod)
+                known[at] = known[near] * math.prod(at) / math.prod(near)
+        return Curve(tuple(kernel.axes), tuple(kernel.axes.values()), tuple(known.values()))
 
     @property
     def noise(self) -> float:
@@ -76,6 +86,7 @@ def calibrate(threads: int = 1, progress: Progress | None = None) -> tuple[Calib
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.75 * i / len(every))
                 curves[kernel.name] = c.curve(kernel)
+            curves["interrupted"] = _interrupted(c)
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
@@ -106,6 +117,31 @@ def _bandwidths(c: Calibrator) -> Iterator[tuple[int, float]]:
         yield size, size / c.time(partial(torch.dot, half, other))
         third = [torch.ones(n // 3) for _ in range(3)]
         yield size, 12 * (n // 3) / c.time(partial(torch.add, third[0], third[1], out=third[2]))
+
+
+def _interrupted(c: Calibrator) -> Curve:
+    """What an operator takes longer where its code ran some bytes of other operators' work ago, on average over many."""
+    x, w = torch.rand(64, 64), torch.ones(64)
+    mask = x > 0.5
+    several: list[Callable[[], Any]] = [
+        partial(torch.relu, x), partial(F.gelu, x), partial(torch.softmax, x, -1), partial(F.layer_norm, x, (64,), w, w),
+        partial(torch.add, x, x), partial(torch.mul, x, 2.0), partial(torch.tanh, x), partial(torch.sum, x, 0),
+        partial(torch.cat, (x, x)), partial(torch.mm, x, x), partial(torch.addmm, w, x, x), partial(torch.where, mask, x, x),
+        x.t().contiguous, partial(torch.log_softmax, x, -1), partial(torch.mean, x, -1), partial(F.silu, x),
+    ]  # fmt: skip
+    hot = sum(map(c.time, several))
+    found: list[float] = []
+    for size in APART:
+        between = torch.ones(size // 4)
+
+        def run(between: torch.Tensor = between) -> None:
+            for f in several:
+                between.sum()
+                f()
+
+        extra = c.time(run, 5, 0.02) - hot - len(several) * c.time(between.sum)
+        found.append(max(extra / len(several), 1e-9, *found))
+    return Curve(("apart",), (APART,), tuple(found))
 
 
 def _fresh(c: Calibrator) -> float:

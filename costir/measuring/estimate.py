@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from costir.calibration import Calibration
 from costir.cost import cost_of
 from costir.ir import Call, Conventions, Cost
-from costir.measuring.lookup import VIEWS, Lookup, Strides, lookups
+from costir.measuring.lookup import VIEWS, Lookup, lookups
+from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
-LINE = 64
+LOOP = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Estimate:
         kernel: as timed alone, operands in cache where they fit, dispatch from Python included.
         call: the part of `kernel` that an empty operator takes: dispatch and allocation.
         cold: fetching weights that were not used recently.
+        apart: code and small data that other operators' work has driven out of the caches since.
         fresh: writing into memory that the system has to give first.
         framework: what autograd, the backward engine or the optimizer's loop add around it.
         alike: another operator's curve stands in.
@@ -34,11 +36,12 @@ class Estimate:
     fresh: float = 0.0
     framework: float = 0.0
     alike: bool = False
+    apart: float = 0.0
 
     @property
     def total(self) -> float:
         """Seconds."""
-        return self.kernel + self.cold + self.fresh + self.framework
+        return self.kernel + self.cold + self.fresh + self.framework + self.apart
 
 
 class Estimator:
@@ -55,25 +58,31 @@ class Estimator:
             self._known[key] = self.c.curves[found.curve].at(*found.sizes)
         return self._known[key] * found.times
 
-    def of(self, call: Call, strides: Strides, far: tuple[int, ...], tracked: bool, cost: Cost | None = None) -> Estimate:
-        """One call.
+    def of(self, r: Recorded, cost: Cost | None = None) -> Estimate:
+        """One call of a run.
 
         Args:
-            call: with whole numbers for shapes.
-            strides: of its tensor operands.
-            far: the bytes touched since each operand was used; -1 for never.
-            tracked: autograd follows it.
+            r: the call, with where its memory was used last.
             cost: its cost, where it is known already.
         """
-        numbers = self.c.numbers
-        framework = self._framework(call, tracked)
+        call, numbers = r.call, self.c.numbers
+        framework = self._framework(call, r.tracked)
         if call.name in VIEWS:
             return Estimate(numbers["view"], numbers["view"], framework=framework)
-        found = lookups(call, strides, cost or cost_of(call, Conventions())[0])
+        found = lookups(call, r.strides, cost or cost_of(call, Conventions())[0])
         found = [x if x.curve in self.c.curves else Lookup("unary", x.sizes[:1], x.times, True) for x in found]
         empty = min(self.c.curves["unary"].at(16), *(self.seconds(x) for x in found)) if found else numbers["view"]
         kernel = sum(self.seconds(x) for x in found) if found else empty
-        return Estimate(kernel, empty, self._cold(call, far, found), self._fresh(call), framework, any(x.alike for x in found))
+        apart = self._apart(call, r.since)
+        alike = any(x.alike for x in found)
+        return Estimate(kernel, empty, self._cold(r, found), self._fresh(call), framework, alike, apart)
+
+    def _apart(self, call: Call, since: int) -> float:
+        """An optimizer's loop was timed as a loop: only what lies far apart is more."""
+        curve = self.c.curves.get("interrupted")
+        if curve is None or since <= 0 or (call.phase == "optimizer" and since < LOOP):
+            return 0.0
+        return curve.at(since)
 
     def _framework(self, call: Call, tracked: bool) -> float:
         numbers = self.c.numbers
@@ -83,20 +92,36 @@ class Estimator:
             return numbers["node"]
         return numbers["grad"] if tracked else 0.0
 
-    def _cold(self, call: Call, far: tuple[int, ...], found: list[Lookup]) -> float:
-        """Weights come from where they were left: the further back, the slower; products hide some of it behind their work."""
-        curve = self.c.curves.get("streamed")
-        if curve is None or not found:
-            return 0.0
-        rows = 1.0
-        if found[0].curve.startswith("mm"):
-            rows = min(found[0].sizes[0], found[0].sizes[1])
+    def _cold(self, r: Recorded, found: list[Lookup]) -> float:
+        """Memory that was used longer ago than when the operator was timed alone: the further back, the slower."""
+        operands = dict.fromkeys(
+            (t.ref, float(t.nbytes), back, False, t.role) for t, back in zip(r.call.inputs, r.far, strict=False)
+        )
+        results = [] if r.call.name.endswith("_") else [
+            (t.ref, float(t.nbytes), back, True, t.role) for t, back in zip(r.call.outputs, r.out, strict=False)
+        ]  # fmt: skip
+        held = sum(nbytes for _, nbytes, *_ in (*operands, *results))
+        product = bool(found) and found[0].curve.startswith("mm")
+        rows = min(found[0].sizes[0], found[0].sizes[1]) if product else 0.0
         extra = 0.0
-        for t, back in zip(call.inputs, far, strict=False):
-            if t.role in ("weight", "state", "grad") and back > curve.grid[1][0]:
-                near = curve.at(rows, curve.grid[1][0])
-                extra += float(t.nbytes) * max(0.0, curve.at(rows, min(back, curve.grid[1][-1])) - near) / curve.grid[1][0]
+        for _, nbytes, back, written, role in (*operands, *results):
+            if back <= held:
+                continue
+            if product and not written and role in ("weight", "state", "grad"):
+                extra += self._streamed(nbytes, back, rows)
+            else:
+                slower = 1 / bandwidth(self.c, back) - 1 / bandwidth(self.c, held)
+                extra += (2 if written else 1) * nbytes * max(0.0, slower)  # a line is read before it is written
         return extra
+
+    def _streamed(self, nbytes: float, back: float, rows: float) -> float:
+        """Weights of a product, which hides some of their way behind its work."""
+        curve = self.c.curves.get("streamed")
+        if curve is None:
+            return 0.0
+        first, last = curve.grid[1][0], curve.grid[1][-1]
+        near = curve.at(rows, max(first, nbytes))  # how they were left when it was timed alone
+        return nbytes * max(0.0, curve.at(rows, min(back, last)) - near) / first
 
     def _fresh(self, call: Call) -> float:
         made = [t for t in call.outputs if float(t.nbytes) >= FRESH]

@@ -7,6 +7,7 @@ which `estimate` looks up a call.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ Make = Callable[..., Run]
 
 SIZES = (16, 256, 2048, 1 << 14, 1 << 17, 1 << 20, 1 << 22)  # elements; larger ones get fresh pages at every call
 ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
-EDGES = (1, 4, 16, 64, 256, 1024)
+EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  # of matrices; rows of a batch go further
+LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Kernel:
     name: str
     axes: Mapping[str, tuple[int, ...]]
     make: Make
+    largest: int = 1 << 62
+
+    def fits(self, point: Mapping[str, int]) -> bool:
+        """Whether a point is small enough to be timed."""
+        return math.prod(point.values()) <= self.largest
 
     def points(self) -> Iterator[dict[str, int]]:
         """All points of the grid, the last axis fastest."""
@@ -183,11 +190,11 @@ def _conv(kernel: int, backward: bool) -> Make:
 
 
 def _rnn(gates: int) -> Make:
-    """One layer over 16 steps."""
+    """One layer."""
 
-    def make(batch: int, width: int) -> Run:
+    def make(steps: int, batch: int, width: int) -> Run:
         layer = (torch.nn.LSTM if gates == 4 else torch.nn.GRU)(width, width).eval()
-        x = torch.rand(16, batch, width)
+        x = torch.rand(steps, batch, width)
         return lambda: layer(x)
 
     return make
@@ -221,18 +228,22 @@ def _streamed(m: int, pool: int) -> Run:
 def kernels() -> list[Kernel]:
     """All of them, the cheapest first."""
     small = {"m": (4, 16, 64, 256), "n": (16, 64, 256), "k": (16, 64, 256)}
-    sides = {"channels": (16, 64, 256), "side": (7, 28, 112)}
+    edges = dict.fromkeys("mnk", EDGES)
+    sides = {"channels": (16, 64, 256), "side": (4, 14, 32, 112)}
     out = [_elements(name, make) for name, make in POINTWISE.items()]
     out += [_rows(name, make) for name, make in BY_ROWS.items()]
-    out += [Kernel(f"mm_{layout}", dict.fromkeys("mnk", EDGES), _mm(layout)) for layout in ("nn", "nt", "tn")]
-    out += [Kernel(f"bmm_{layout}", {"b": (4, 64), **small}, _bmm(layout)) for layout in ("nn", "nt", "tn")]
+    steps = {"steps": (8, 64), "batch": (1, 4, 8, 16), "width": (32, 128, 256, 512)}
+    rows = {**edges, "m": LONG}
+    out += [Kernel(f"mm_{layout}", rows, _mm(layout), LARGEST) for layout in ("nn", "nt")]
+    out += [Kernel("mm_tn", {**edges, "k": LONG}, _mm("tn"), LARGEST)]
+    out += [Kernel(f"bmm_{layout}", {"b": (4, 32, 256), **small}, _bmm(layout), LARGEST) for layout in ("nn", "nt", "tn")]
     heads = {"heads": (4, 32), "length": (32, 128, 512), "width": (16, 64, 128)}
     out += [Kernel(f"attention{'_backward' if b else ''}", heads, _attention(b)) for b in (False, True)]
-    channels = {"side": (4, 14, 56), "inside": (3, 16, 64, 256), "outside": (16, 64, 256)}
+    channels = {"side": (4, 14, 32, 96), "inside": (3, 16, 64, 256), "outside": (16, 64, 256)}
     out += [
         Kernel(f"conv{k}{'_backward' if b else ''}", channels, _conv(k, b)) for k, b in itertools.product((1, 3), (False, True))
     ]
-    out += [Kernel(name, {"batch": (1, 16), "width": (32, 128, 512)}, _rnn(g)) for name, g in (("lstm", 4), ("gru", 3))]
+    out += [Kernel(name, steps, _rnn(g)) for name, g in (("lstm", 4), ("gru", 3))]
     out += [
         Kernel("max_pool", sides, _image(lambda x: F.max_pool2d(x, 3, 2, 1))),
         Kernel("avg_pool", sides, _image(lambda x: F.adaptive_avg_pool2d(x, 1))),

@@ -200,10 +200,10 @@ def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
         out = _shape(call.inputs[0] if backward else call.outputs[0])
         kernel = math.prod(w[2:])
         suffix = "_backward" if backward else ""
-        side = math.sqrt(math.prod(out[2:]))
+        side = math.sqrt(x[0] * math.prod(out[2:]))  # a batch is that many more pixels
         groups = max(1, int(call.args.get("groups", 1)))
         base = 1 if kernel == 1 else 3
-        scale = kernel / base**2 * x[0] / groups
+        scale = kernel / base**2 / groups
         return [Lookup(f"conv{base}{suffix}", (side, w[1] * (groups if groups < x[1] else 1), out[1]), scale)]
 
     return rule
@@ -225,7 +225,7 @@ def _image(curve: str) -> Callable[[Call, Strides], list[Lookup]]:
         shape = _shape(call.inputs[0])
         if len(shape) < 3:
             return [Lookup("layer_norm", _rows_of(call.inputs[0]))]
-        return [Lookup(curve, (shape[1], math.sqrt(math.prod(shape[2:]))), shape[0])]
+        return [Lookup(curve, (shape[1], math.sqrt(shape[0] * math.prod(shape[2:]))))]
 
     return rule
 
@@ -259,7 +259,7 @@ def _recurrent(call: Call, strides: Strides) -> list[Lookup]:
     steps, batch, width = (*_shape(call.inputs[0]), 1, 1)[:3]
     hidden = _shape(call.inputs[2])[-1] if len(call.inputs) > 2 else width
     gates = max(1, round(_shape(call.inputs[1])[0] / max(hidden, 1))) if len(call.inputs) > 1 else 4
-    return [Lookup("gru" if gates == 3 else "lstm", (batch, math.sqrt(width * hidden)), steps / 16)]
+    return [Lookup("gru" if gates == 3 else "lstm", (steps, batch, math.sqrt((width + hidden) / 2 * hidden)))]
 
 
 _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {

@@ -202,7 +202,7 @@ def _fitted(seconds: Sequence[float | None], whole: float) -> tuple[float, float
 
 def _one(r: Recorded, measured: float | None, estimator: Estimator, chip: Chip, saved: float) -> Row:
     cost, _ = cost_of(r.call, Conventions())
-    parts = estimator.of(r.call, r.strides, r.far, r.tracked, cost)
+    parts = estimator.of(r, cost)
     bound, binds = _bound(cost, r.call, chip, estimator.c)
     if parts.call + parts.framework > parts.total / 2:
         binds = "overhead"
@@ -268,7 +268,8 @@ def _grouped(each: Sequence[Row]) -> tuple[Row, ...]:
 
 def _together(rows: Sequence[Row]) -> Row:
     measured = [r.measured for r in rows if r.measured is not None]
-    parts = Estimate(*(sum(getattr(r.parts, k) for r in rows) for k in ("kernel", "call", "cold", "fresh", "framework")))
+    kinds = ("kernel", "call", "cold", "fresh", "framework", "apart")
+    parts = Estimate(**{k: sum(getattr(r.parts, k) for r in rows) for k in kinds})
     votes = {b: sum(r.estimate for r in rows if r.binds == b) for b in ("overhead", "memory", "compute")}
     return replace(
         rows[0], count=len(rows), bound=sum(r.bound for r in rows), estimate=parts.total, parts=parts,

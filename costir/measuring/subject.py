@@ -18,7 +18,7 @@ from costir.load.family import Family
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope
 
-LARGEST = 16 << 30  # bytes of weights and inputs
+BLOCK = 16  # bits: memory is followed in blocks of 64 kB
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,17 @@ class Recorded:
         call: as `cost_of` takes it.
         strides: of each tensor operand, in the order of `call.inputs`.
         far: for each tensor operand, the bytes that were touched since its memory was touched before; -1 for never.
+        out: the same for the results' memory.
         tracked: autograd follows the call.
+        since: the bytes that were touched since an operator of this name ran; 0 for one right after another.
     """
 
     call: Call
     strides: tuple[tuple[int, ...], ...]
     far: tuple[int, ...]
+    out: tuple[int, ...]
     tracked: bool
+    since: int
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,21 @@ class _Runs:
         return calls
 
     def record(self) -> list[Recorded]:
-        """One step, written down operator by operator."""
+        """One step, written down operator by operator; and once more, to see where its memory lies when nobody holds it."""
+        kept, free = self._recorded(_RealRecorder), self._recorded(_FreeRecorder)
+        if len(kept.events) != len(free.events):
+            raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
+        far, since = _distances([e.op for e in free.events], free.spans)
+        out = []
+        for event, tracked, (reads, writes), back in zip(kept.events, kept.tracked, far, since, strict=True):
+            call = trace.concrete(event)
+            strides = tuple(kept.strides.get(t.ref, ()) for t in call.inputs)
+            out.append(Recorded(call, strides, tuple(reads), tuple(writes), tracked, back))
+        return out
+
+    def _recorded(self, kind: Callable[[Scope], _RealRecorder]) -> _RealRecorder:
         scope = Scope()
-        recorder = _RealRecorder(scope)
+        recorder = kind(scope)
         for role, tensors in (("weight", self.module.parameters()), ("buffer", self.module.buffers()),
                               ("input", tree_leaves((self.args, self.kwargs)))):  # fmt: skip
             for t in tensors:
@@ -154,7 +170,10 @@ class _Runs:
         recorder.recording = True
         with recorder, paths(self.module, scope):
             self.step(scope)
-        return recorder.recorded()
+        return recorder
+
+
+Span = tuple[int, int]  # an address, and bytes
 
 
 class _RealRecorder(Recorder):
@@ -162,38 +181,73 @@ class _RealRecorder(Recorder):
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope, None)
-        self.layouts: dict[int, tuple[tuple[int, ...], int, int]] = {}  # by ref: strides, memory, bytes
+        self.strides: dict[int, tuple[int, ...]] = {}  # by ref
         self.tracked: list[bool] = []
+        self.spans: list[tuple[list[Span], list[Span]]] = []  # of every call's operands and results
 
     def describe(self, t: torch.Tensor) -> RawTensor:
         raw = super().describe(t)
         if t.layout is torch.strided:
-            storage = t.untyped_storage()
-            self.layouts[raw.ref] = (t.stride(), storage._cdata, t.numel() * t.element_size())
+            self.strides[raw.ref] = t.stride()
         return raw
 
     def note_call(self, op: str, args: dict[str, Any], out: Any) -> None:
         before = len(self.events)
         super().note_call(op, args, out)
-        self.tracked += [torch.is_grad_enabled() and self.scope.phase == "forward"] * (len(self.events) - before)
+        spans = [_span(t) for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor)]
+        made = [_span(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        for _ in range(len(self.events) - before):
+            self.tracked.append(torch.is_grad_enabled() and self.scope.phase == "forward")
+            self.spans.append((spans, made))
 
-    def recorded(self) -> list[Recorded]:
-        """The calls in order, each with how far back its operands were used; a second time round, as in a loop of steps."""
-        calls = [trace.concrete(e) for e in self.events]
-        touched, last = 0, dict[int, int]()
-        out: list[Recorded] = []
-        for again in (False, True):
-            for call, tracked in zip(calls, self.tracked, strict=True):
-                inputs = call.inputs
-                known = [self.layouts.get(t.ref, ((), -1, 0)) for t in inputs]
-                far = tuple(touched - last[m] if m in last else -1 for _, m, _ in known)
-                moved = [*known, *(self.layouts.get(t.ref, ((), -1, 0)) for t in call.outputs)]
-                for _, memory, _ in moved:
-                    last[memory] = touched
-                touched += sum(size for memory, size in {m: s for _, m, s in moved}.items() if memory >= 0)
-                if again:
-                    out.append(Recorded(call, tuple(s for s, _, _ in known), far, tracked))
-        return out
+
+class _FreeRecorder(_RealRecorder):
+    """One that holds no memory, so that the allocator gives it out again as in any other run."""
+
+    def describe(self, t: torch.Tensor) -> RawTensor:
+        raw = super().describe(t)
+        self._held.clear()
+        return raw
+
+
+def _span(t: torch.Tensor) -> Span:
+    if t.layout is not torch.strided or t.numel() == 0:
+        return 0, 0
+    return t.data_ptr(), t.numel() * t.element_size()
+
+
+Far = tuple[list[int], list[int]]  # of operands, and of results
+
+
+def _distances(ops: list[str], spans: list[tuple[list[Span], list[Span]]]) -> tuple[list[Far], list[int]]:
+    """For every call: the bytes touched since its operands and its results' memory were touched, and since its operator ran.
+
+    In steps that repeat: the second time round counts. Memory is followed in blocks of 64 kB.
+    """
+    touched, last, ran = 0, dict[int, int](), dict[str, int]()
+    for again in (False, True):
+        far: list[Far] = []
+        since: list[int] = []
+        for op, (reads, writes) in zip(ops, spans, strict=True):
+            before = touched
+            far.append(([_back(s, last, touched) for s in reads], [_back(s, last, touched) for s in writes]))
+            for address, size in dict.fromkeys((*reads, *writes)):
+                for block in range(address >> BLOCK, (address + size) >> BLOCK) if size else ():
+                    last[block] = touched
+                last[address >> BLOCK] = touched
+                touched += size
+            since.append(before - ran.get(op, before))
+            ran[op] = touched
+        if again:
+            break
+    return far, since
+
+
+def _back(span: Span, last: Mapping[int, int], now: int) -> int:
+    """How far back memory was touched: that of its first and middle block, the nearer; -1 for never."""
+    address, size = span
+    found = [last[b] for b in (address >> BLOCK, (address + size // 2) >> BLOCK) if b in last]
+    return now - max(found) if found else -1
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ _ADVICE = {
     "efficiency": "other sizes or layouts for the products: the library does not reach its best rate at these",
     "special": "cheaper functions (tanh for erf in GELU, relu), or fewer evaluations",
     "cold": "a larger batch, or weights in a smaller type: they come from beyond the cache",
+    "apart": "fewer kinds of operators in turn (torch.compile): each finds the caches full of another's code and data",
     "fresh": "in-place operators, or reusing buffers: the system gives new pages for large results at every step",
     "call": "fewer or larger operators (torch.compile, a larger batch): the calls themselves take the time",
     "framework": "fewer Python calls between operators (torch.compile, foreach or fused optimizers, a larger batch)",
@@ -48,12 +49,14 @@ def why(m: Measurement) -> Why:
     special = sum(s for r, s in slack if r.special)
     efficiency = sum(s for r, s in slack if not r.special)
     call, cold, fresh = (sum(getattr(r.parts, k) for r in m.rows) for k in ("call", "cold", "fresh"))
+    apart = sum(r.parts.apart for r in m.rows)
     floor = sum(min(r.bound, r.parts.kernel) for r in m.rows) - saved
-    known = floor + saved + special + efficiency + call + cold + fresh + m.between
+    known = floor + saved + special + efficiency + call + cold + apart + fresh + m.between
     parts = (
         Part("floor", floor, "roofline floor"), Part("fusing", saved, "traffic that fusing would save"),
         Part("efficiency", efficiency, "library efficiency at these sizes"), Part("special", special, "special functions"),
         Part("cold", cold, "weights from beyond the cache"), Part("fresh", fresh, "fresh pages"),
+        Part("apart", apart, "code and small data driven out of the caches"),
         Part("call", call, "overhead per operator"), Part("framework", m.between, "framework time between operators"),
         Part("residual", m.measured - known, "residual"),
     )  # fmt: skip

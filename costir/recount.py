@@ -52,9 +52,7 @@ def has_shortcut(graph: Graph) -> bool:
     return any(SHORTCUT in n for n in graph.notes)
 
 
-def counted(
-    family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions
-) -> dict[str, Expr]:
+def counted(family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions) -> dict[str, Expr]:
     """What a run at these sizes costs, by the names of `Analysis`.
 
     Args:

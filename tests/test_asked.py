@@ -83,6 +83,16 @@ def pooled_twice(B=2, T=20, D=4):
     return Of(run, linear=nn.Linear(D, D)), (torch.randn(B, T, D),), {}
 
 
+def down_and_up(B=2, I=32):
+    """A network of which the upper half is padded where it came out too short."""
+
+    def run(m, x):
+        y = F.interpolate(F.max_pool2d(x, 2), scale_factor=2)
+        return m.last(y if y.shape[-1] == x.shape[-1] else m.fix(F.pad(y, (0, 1, 0, 1))))
+
+    return Of(run, fix=nn.Conv2d(3, 3, 3, padding=1), last=nn.Conv2d(3, 3, 1)), (torch.randn(B, 3, I, I),), {}
+
+
 def same_padding(K=3, I=20):
     return nn.Conv1d(3, 4, K, padding="same"), (torch.randn(2, 3, I),), {}
 
@@ -146,7 +156,8 @@ def test_a_number_where_the_model_runs_and_none_where_it_does_not(build, moved):
 @pytest.mark.parametrize(
     ("build", "moved"),
     [
-        (up_again, {"I": range(30, 36)}), (pooled_twice, {"T": range(18, 24)}), (same_padding, {"K": range(2, 7)}),
+        (up_again, {"I": range(30, 36)}), (down_and_up, {"I": range(30, 36)}),
+        (pooled_twice, {"T": range(18, 24)}), (same_padding, {"K": range(2, 7)}),
         (distances, {"P": (8, 24, 25, 26, 40)}), (some_distances, {"Q": (17, 25, 26, 40), "P": (5, 30)}),
     ],
     ids=lambda x: getattr(x, "__name__", ""),

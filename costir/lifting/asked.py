@@ -266,6 +266,11 @@ def defined(name: str, args: Args, output: int, dim: int) -> Expr | None:
     """The size of one dimension of one output by the operator's own definition; None where it is not told here."""
     if name in EXACT:
         return next((sp.sympify(e) for e in PROPOSALS[name](args, output, dim)), None)
+    x = args.get("self")
+    if name.startswith("upsample_") and isinstance(x, Tensor) and dim >= 2:  # a whole factor; of others torch takes the floor
+        scales = [v for k, v in args.items() if k.startswith("scales")]
+        scale = scales[dim - 2] if len(scales) == len(x.shape) - 2 else None
+        return x.shape[dim] * int(scale) if isinstance(scale, float) and scale.is_integer() else None
     if name == "cat":
         parts = [t for t in args["tensors"] if isinstance(t, Tensor)]
         ranks = {len(t.shape) for t in parts}

@@ -506,8 +506,8 @@ def test_files_that_are_no_programs_are_refused_in_one_sentence(tmp_path):
     with zipfile.ZipFile(good) as a, zipfile.ZipFile(broken, "w") as b, zipfile.ZipFile(evil, "w") as c:
         for item in a.infolist():
             data = a.read(item)
-            b.writestr(item, data[: len(data) // 2] if item.filename.endswith("model.json") else data)
-            c.writestr(item, harmful.getvalue() if "sample_inputs" in item.filename else data)
+            b.writestr(item.filename, data[: len(data) // 2] if item.filename.endswith("model.json") else data)
+            c.writestr(item.filename, harmful.getvalue() if "sample_inputs" in item.filename else data)
     cases = {cut: "cut short", text: "no exported program", other: "holds no exported program", broken: "cannot be read",
              evil: "pickled Python objects", missing: "no such file"}  # fmt: skip
     for file, message in cases.items():

@@ -87,7 +87,13 @@ def _site(event: Event) -> Site:
 
 def unequal_lists(traces: Sequence[Sequence[Event]]) -> frozenset[Site]:
     """Where lists of tensors are of different shapes in some trace: in another they may be of one shape by chance."""
-    return frozenset([_site(e) for t in traces for e in t if any(_is_list(v) and _stacked(v) is v for _, v in e.args)])
+    found = []
+    for events in traces:
+        for e in events:
+            for _, v in e.args:
+                if type(v) is tuple and _is_list(v) and _stacked(v) is v:
+                    found.append(_site(e))
+    return frozenset(found)
 
 
 def occurrences(events: Sequence[Event], intern: Any, unequal: frozenset[Site] = frozenset()) -> list[Occurrence]:
@@ -126,12 +132,14 @@ def _compact(event: Event, unequal: frozenset[Site]) -> Event:
             [(k, None if k in ("split_sizes", "split_size", "chunks", "sections", "indices") else v) for k, v in event.args]
         )
         return event._replace(outputs=kept, args=args)
-    if any(k in _FACTORS and type(v) is int for k, v in event.args):  # weights halved once more every few layers
-        event = event._replace(args=tuple([(k, float(v) if k in _FACTORS and type(v) is int else v) for k, v in event.args]))
+    for k, v in event.args:
+        if type(v) is int and k in _FACTORS:  # weights halved once more every few layers
+            event = event._replace(args=tuple([(n, float(x) if n == k else x) for n, x in event.args]))
     if event.op.startswith("aten.select."):
         return event._replace(args=tuple([(k, None if k == "index" else v) for k, v in event.args]))
-    if any(_is_list(v) for _, v in event.args) and not (unequal and _site(event) in unequal):
-        return event._replace(args=tuple([(k, _stacked(v)) for k, v in event.args]))
+    for _, v in event.args:
+        if type(v) is tuple and _is_list(v) and not (unequal and _site(event) in unequal):
+            return event._replace(args=tuple([(k, _stacked(x)) for k, x in event.args]))
     return event
 
 

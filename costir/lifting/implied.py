@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sympy as sp
@@ -107,6 +108,7 @@ def _at_least(b: Any, a: Any, least: int) -> bool:
     return bool(rest.is_nonnegative)
 
 
+@lru_cache(maxsize=4096)
 def divides(weak: Any, strong: Any) -> bool:
     """Whether top/bottom of `weak` is whole where that of `strong` is: tried by putting top = bottom * whole number."""
     (t, b), (top, bottom) = weak, strong

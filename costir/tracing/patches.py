@@ -51,6 +51,11 @@ def _note_edges(x: torch.Tensor, index: Any) -> None:
             dim += 1
 
 
+def _note_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **options: Any) -> None:
+    """The fused operators take values as wide as the keys only; else torch runs the products one by one, and asks nothing."""
+    note_guard(user_frame(3), "==", _SHAPE(query)[-1], _SHAPE(value)[-1], branch=True)
+
+
 def _note_range(start: Any = 0, end: Any = None, step: Any = 1, **options: Any) -> None:
     """How many numbers `arange` makes: a table made while the model is built is no operator of the run, yet has that size."""
     start, end = (0, start) if end is None else (start, end)
@@ -70,6 +75,8 @@ class _Shapes(TorchFunctionMode):  # type: ignore[misc]
             _note_edges(args[0], args[1])
         elif func is torch.arange:
             _note_range(*args, **(kwargs or {}))
+        elif func is nn.functional.scaled_dot_product_attention:
+            _note_attention(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         if func is _SIZE or func == _SHAPE:
             return torch.Size([Dim(i) for i in out]) if isinstance(out, torch.Size) else Dim(out)
@@ -186,6 +193,8 @@ def patched_torch(shapes: bool = True) -> Iterator[None]:
         stack.enter_context(_replaced(torch.utils, "swap_tensors", _swap(torch.utils.swap_tensors)))
         for name in ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged"):
             stack.enter_context(_replaced(torch.nested, name, _refuse_nested))
+        # layers leave their fused operators for tensors that override functions; that a trace looks on is no such case
+        stack.enter_context(_replaced(torch.overrides, "has_torch_function", lambda args: False))
         stack.enter_context(_lazy_parameters())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         if shapes:

@@ -169,12 +169,11 @@ def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str
     )
 
 
-# Operators that torch refuses unless all these operands have one type, by what their schemas call them.
+# Operators that torch refuses unless all these operands have one type, by what their schemas call them. Only those that fake
+# tensors let pass: bmm, baddbmm, addmv, dot and attention refuse it there, too.
 _ONE_TYPE = {
-    "mm": ("self", "mat2"), "addmm": ("self", "mat1", "mat2"), "bmm": ("self", "mat2"),
-    "baddbmm": ("self", "batch1", "batch2"), "addbmm": ("self", "batch1", "batch2"), "mv": ("self", "vec"),
-    "addmv": ("self", "mat", "vec"), "dot": ("self", "tensor"), "vdot": ("self", "other"),
-    "linear": ("input", "weight", "bias"), "convolution": ("input", "weight"),
+    "mm": ("self", "mat2"), "addmm": ("self", "mat1", "mat2"), "addbmm": ("self", "batch1", "batch2"), "mv": ("self", "vec"),
+    "convolution": ("input", "weight"),
 }  # fmt: skip
 
 

@@ -165,6 +165,7 @@ def _exercise(p: argparse.ArgumentParser) -> None:
     common = _Parser(add_help=False)
     common.add_argument("--lang", metavar="en|zh", help="language (default: that of the locale)")
     common.add_argument("--bank", metavar="FILE", help="your own exercises, in the format of docs/exercises.md")
+    common.add_argument("--trust", action="store_true", help="let --bank run the Python files that it names")
     _output(common)
     common.set_defaults(width=110)
     verbs = p.add_subparsers(dest="action", metavar="VERB", parser_class=_Parser, title="verbs")

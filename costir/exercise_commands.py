@@ -26,7 +26,7 @@ def run(o: argparse.Namespace) -> int:
 
 
 def _bank(o: argparse.Namespace) -> catalog.Bank:
-    return catalog.Bank(Path(o.bank)) if o.bank else catalog.built_in()
+    return catalog.Bank(Path(o.bank), o.trust) if o.bank else catalog.built_in()
 
 
 def _chapter(o: argparse.Namespace) -> list[Exercise]:

@@ -17,6 +17,7 @@ from costir.chip import FrozenMap
 from costir.errors import CostirError, nearest
 from costir.exercises import yamlfile
 from costir.exercises.records import Choice, Exercise, Letter, Other, Part, Words
+from costir.exercises.subjects import located
 
 BUILT_IN = Path(__file__).parent / "bank"
 # In the order of the book: the lessons first.
@@ -30,14 +31,15 @@ class Bank:
 
     Args:
         path: a user's own bank, or None for the built-in one.
+        trusted: whether Python files that the bank names may be run; the built-in one is.
 
     Raises:
         CostirError: where a file cannot be read or breaks the format; the message says where.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self._all: dict[str, Exercise] | None = None if path is None else _file(path, checked=True)
+    def __init__(self, path: str | Path | None = None, trusted: bool = False) -> None:
+        self.path = None if path is None else Path(path)
+        self._all: dict[str, Exercise] | None = None if self.path is None else _own(self.path, trusted)
 
     def exercises(self) -> Mapping[str, Exercise]:
         """All exercises, in order."""
@@ -78,11 +80,33 @@ def built_in() -> Bank:
     return Bank()
 
 
-@functools.cache
-def _file(path: Path, checked: bool = False) -> dict[str, Exercise]:
+def _own(path: Path, trusted: bool) -> dict[str, Exercise]:
+    """A bank that nobody vouches for: looked at whole before anything is made of it."""
     data = yamlfile.read(path)
-    if checked:
-        validate(data, path.name)
+    validate(data, path.name)
+    found = _records(data, path)
+    for exercise in found.values():
+        for part in exercise.parts:
+            try:
+                _look_at_subjects(part, exercise.folder, trusted)
+            except CostirError as error:
+                where = f"{path.name}, exercise {exercise.ident}, part {part.ident}"
+                raise CostirError(f"{where}: {error.message}", error.hint) from error
+    return found
+
+
+def _look_at_subjects(part: Part, folder: str, trusted: bool) -> None:
+    for quantity in part.derive.get("let", {}).values():
+        if isinstance(quantity, Mapping) and "subject" in quantity:
+            located(str(quantity["subject"]), folder, trusted)
+
+
+@functools.cache
+def _file(path: Path) -> dict[str, Exercise]:
+    return _records(yamlfile.read(path), path)
+
+
+def _records(data: Mapping[str, Any], path: Path) -> dict[str, Exercise]:
     chapter = data.get("chapter", "")
     out: dict[str, Exercise] = {}
     for record in data["exercises"]:

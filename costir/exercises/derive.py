@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from costir import symbolic as sym
 from costir.errors import CostirError, FormulaError, nearest
 from costir.exercises.catalog import exact
+from costir.exercises.subjects import located
 from costir.formula import parse_formula
 from costir.hardware import load_chip
 from costir.symbolic import Expr
@@ -103,9 +103,7 @@ def _analysis(subject: str, options: tuple[tuple[str, str], ...]) -> Any:
 
 def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:
     subject = str(q["subject"])
-    if "[" not in subject:
-        file, colon, model = subject.partition(":")
-        subject = f"{Path(folder) / file}{colon}{model}"
+    subject = located(subject, folder)
     options = tuple((k, str(q[k])) for k in ("dtype", "count", "attention", "phase") if k in q)
     analysis = _analysis(subject, options)
     name = str(q["quantity"])

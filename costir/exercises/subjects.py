@@ -1,0 +1,52 @@
+"""Which files the subjects of a bank may name: those in the bank's own folder; and code among them only where it is trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from costir.errors import CostirError
+
+READ_AS_DATA = (".json", "")  # a config, or a folder that has one: nothing in them is run
+
+
+def located(subject: str, folder: str, trusted: bool = True) -> str:
+    """A subject as the analysis takes it: a notation as it is, a file by its whole path.
+
+    Args:
+        subject: `X[B,D] . Y[D,F]`, `config.json`, `model.py:Name`.
+        folder: that of the bank.
+        trusted: whether Python files and exported programs, which can run anything, may be named.
+
+    Raises:
+        CostirError: where it names a file outside the folder, or one that would be run and is not trusted.
+    """
+    if "[" in subject:
+        if any(_exists(text) for text in (subject, subject.rpartition(":")[0])):
+            raise CostirError(f"subject {subject[:80]!r} is a file and looks like a notation", "name the file without brackets")
+        return subject
+    file, colon, model = subject.partition(":")
+    home = Path(folder).resolve()
+    path = _resolved(home / file, subject)
+    inside = [path, _resolved(path / "config.json", subject)]
+    if Path(file).is_absolute() or ".." in Path(file).parts or not all(p.is_relative_to(home) for p in inside):
+        raise CostirError(f"subject {subject[:80]!r} is outside the folder of the bank", "put the file beside the bank")
+    if not trusted and path.suffix not in READ_AS_DATA:
+        raise CostirError(
+            f"subject {subject[:80]!r} would be run, and this bank is not trusted",
+            "read the file, then add --trust (Bank(path, trusted=True) in Python); notations and config.json need no trust",
+        )
+    return f"{path}{colon}{model}"
+
+
+def _exists(text: str) -> bool:
+    try:
+        return bool(text.strip()) and Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _resolved(path: Path, subject: str) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name with a zero byte
+        raise CostirError(f"subject {subject[:80]!r} is no file name", "write a notation, or a file beside the bank") from error

@@ -9,7 +9,7 @@ equality comes first, then what the expression shows, then numbers and their rou
 
 from __future__ import annotations
 
-import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -21,55 +21,12 @@ from costir.errors import CostirError
 from costir.exercises import hypotheses
 from costir.exercises.answer import Answer, read
 from costir.exercises.catalog import Bank, built_in, part_of, plain
+from costir.exercises.choice import chosen
 from costir.exercises.messages import language, message
-from costir.exercises.records import Choice, Exercise, Part, Words
+from costir.exercises.records import Exercise, Part, Words
 from costir.exercises.reference import Known, Reference
+from costir.exercises.verdict import GOOD, VERDICTS, Verdict
 from costir.sampling import as_float
-
-VERDICTS = ("right", "rounding", "limit", "convention", "slip", "wrong", "unreadable")
-GOOD = ("right", "rounding")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of an answer.
-
-    Attributes:
-        verdict: "right"; "rounding" (right to the digits given, or inside the tolerance); "limit" (right in the limit where the
-            exact form is asked, or the reverse); "convention" (right under another convention); "slip" (a printed error);
-            "wrong"; "unreadable".
-        exercise, part: what was answered.
-        answer: as typed.
-        diagnosis: what a wrong answer forgot, or the convention or slip that it is; "" where nothing fits.
-        message: one sentence.
-        key: the name of the diagnosis, "bits", "mistake", ...; "" where there is none.
-        notes: how ambiguous places were read.
-    """
-
-    verdict: str
-    exercise: str
-    part: str
-    answer: str
-    diagnosis: str
-    message: str
-    key: str = ""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def right(self) -> bool:
-        """Whether the answer counts as right: exactly or up to rounding."""
-        return self.verdict in GOOD
-
-    def __str__(self) -> str:
-        return f"{self.exercise}.{self.part}: {self.message}" if self.part else f"{self.exercise}: {self.message}"
-
-    def _repr_html_(self) -> str:
-        color = {"right": "#137333", "rounding": "#137333", "wrong": "#a50e0e", "unreadable": "#a50e0e"}
-        shown = html.escape(self.message)
-        return (
-            f'<div><b style="color:{color.get(self.verdict, "#8a5a00")}">{self.verdict}</b> '
-            f"<code>{html.escape(self.answer[:200])}</code> &mdash; {shown}</div>"
-        )
 
 
 def check(
@@ -138,7 +95,7 @@ def check_part(exercise: Exercise, name: str, text: str, lang: str) -> Verdict:
     if part.kind == "open":
         return replace(said, verdict="unreadable", message=message("open", lang, id=exercise.ident), key="open")
     if part.kind == "choice":
-        return _choice(part, said, lang)
+        return chosen(part, said, lang)
     reference = reference_of(exercise, part)
     try:
         answer = read(text, reference)
@@ -186,10 +143,9 @@ class _Outcome:
 def _unit(answer: Answer, reference: Reference, right: Known) -> _Outcome | None:
     """A unit that the part does not have."""
     given, asked = answer.unit, reference.unit
-    loose = {"", "FLOP"}  # things that are counted
-    if given is None or given.base == asked.base or {given.base, asked.base} <= loose:
+    if given is None or given.agrees(asked):
         return None
-    values: dict[str, object] = {"right": reference.part.unit or "1", "given": given.base or "1"}
+    values: dict[str, object] = {"right": reference.part.unit or "1", "given": given.name or "1"}
     if right.valued != 0 and given.base == "/".join(reversed(asked.base.split("/"))) and hypotheses.like(
         answer, 1 / right.expr, reference, right.at
     ):  # fmt: skip
@@ -279,9 +235,10 @@ def _rounds(answer: Answer, known: Known) -> bool:
 def _number(answer: Answer, reference: Reference, right: Known) -> _Outcome | None:
     """The value, with numbers put in for letters: exactly, or as rounded."""
     if right.number is None:
-        if not answer.is_number and hypotheses.like(answer, right.expr, reference, right.at):
-            return _Outcome("rounding", "rounding", {"value": _value(right, reference)})
-        return None
+        rounded = hypotheses.like(answer, right.expr, reference, right.at) or _rounded_root(answer, reference, right)
+        return (
+            _Outcome("rounding", "rounding", {"value": _value(right, reference)}) if rounded and not answer.is_number else None
+        )
     known = Known(answer.expr, right.at)
     if known.number is None:
         return None
@@ -290,6 +247,14 @@ def _number(answer: Answer, reference: Reference, right: Known) -> _Outcome | No
     if answer.is_number and _rounds(answer, right):
         return _Outcome("rounding", "rounding", {"value": _value(right, reference)})
     return None
+
+
+def _rounded_root(answer: Answer, reference: Reference, right: Known) -> bool:
+    """Whether a formula has 11.31 where the right one has the square root of 128."""
+    if not sym.has_root_of_number(right.expr) or not re.search(r"\d\.\d", answer.text):
+        return False
+    ratio = hypotheses.ratio(answer, reference, right)
+    return ratio is not None and abs(ratio - 1) < Fraction(1, 200)
 
 
 def _same_whole(answer: Answer, reference: Reference, right: Known) -> bool:
@@ -317,8 +282,9 @@ def _near_others(answer: Answer, reference: Reference, right: Known) -> _Outcome
     for known in reference.others:
         if known.number is None or known.other is None or (known.expr == right.expr and known.number == right.number):
             continue
-        needed = 4 if inside and known.other.kind == "mistake" else 2 if known.number != number else 1
-        if answer.digits >= needed and (known.number == number or answer.rounds(known.number)):
+        hidden = inside and known.other.kind == "mistake"  # only digits can tell it from the right one
+        exactly = answer.digits and (known.number == number or _same_whole(answer, reference, known))
+        if (exactly and not hidden) or (answer.digits >= (4 if hidden else 2) and answer.rounds(known.number)):
             return _other(known, right, reference)
     return None
 
@@ -345,6 +311,8 @@ def _tends(answer: Answer, reference: Reference, right: Known) -> _Outcome | Non
     """Right in a limit that the bank does not list, and not just without a term."""
     if answer.is_number or right.number is not None or answer.expr == 0 or reference.part.asks_limit:
         return None
+    if reference.unit.base not in ("", "FLOP/byte"):  # of a sum or a maximum of times, one part always wins in some limit
+        return None
     used = answer.expr.free_symbols | right.expr.free_symbols
     names = [n for n in _sizes(reference, right) if sym.size(n) in used]
     found = sampling.growing(answer.expr, right.expr, names, reference.points[1:4])
@@ -357,7 +325,7 @@ def _siblings(reference: Reference, right: Known) -> list[tuple[str, Known]]:
     """The answers to the other parts."""
     parts = [p for p in reference.exercise.parts if p.kind not in ("choice", "open") and p.ident != reference.part.ident]
     same = [reference_of(reference.exercise, p) for p in parts if p.answer]
-    return [(r.part.ident, r.right) for r in same if r.unit.base == reference.unit.base]
+    return [(r.part.ident, r.right) for r in same if r.unit.base == reference.unit.base and r.right.valued != right.valued]
 
 
 def _guess(answer: Answer, reference: Reference, right: Known) -> _Outcome | None:
@@ -373,35 +341,18 @@ def _guess(answer: Answer, reference: Reference, right: Known) -> _Outcome | Non
 
 def _directed(answer: Answer, right: Known, outcome: _Outcome, reference: Reference) -> _Outcome:
     """A bound on another letter, or the wrong way round."""
-    if not right.relation or not answer.relation:
+    if not answer.relation:
+        return outcome
+    if not right.relation:  # a number is asked; the letter of its name says what it is the value of
+        asked = reference.part.ident.partition("_")[0]
+        if asked in reference.letters and answer.symbol in reference.letters and answer.symbol != asked:
+            return _Outcome("wrong", "other_letter", {"right": asked, "given": answer.symbol})
         return outcome
     if answer.symbol in reference.letters and answer.symbol != right.symbol:
         return _Outcome("wrong", "other_letter", {"right": right.symbol, "given": answer.symbol})
     if answer.relation[0] != right.relation[0] and outcome.verdict != "wrong":
         return _Outcome("wrong", "direction")
     return outcome
-
-
-# ----------------------------------------------------------------------------------------------------------- choices
-
-
-def _choice(part: Part, said: Verdict, lang: str) -> Verdict:
-    """One of the answers to choose from, by its id or its words."""
-    typed = plain(said.answer)
-    names = {plain(n): c for c in part.choices for n in (*c.words.by_language.values(), *c.also, c.ident)}
-    found: Choice | None = names.get(typed)
-    if found is None and len(typed) >= 3:
-        begins = {id(c): c for n, c in names.items() if n.startswith(typed) or (typed.startswith(n) and len(n) >= 3)}
-        found = next(iter(begins.values())) if len(begins) == 1 else None
-    if found is None:
-        listed = "; ".join(f"{c.ident} ({c.words.say(lang)})" for c in part.choices)
-        why = message("choose", lang, choices=listed)
-        return replace(said, verdict="unreadable", diagnosis=why, message=message("unreadable", lang, why=why))
-    if found.right:
-        return replace(said, verdict="right", message=message("right", lang))
-    why = found.why.say(lang)
-    full = message("wrong_because", lang, why=why) if why else message("wrong", lang)
-    return replace(said, diagnosis=why, message=full, key="mistake" if why else "")
 
 
 __all__ = ["GOOD", "VERDICTS", "Verdict", "check", "check_part", "figure"]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from costir import symbolic as sym
 from costir.errors import FormulaError
 from costir.formula_build import Tree, build
-from costir.formula_tokens import FUNCTIONS, RELATIONS, Token, fail, read_unit, shown_digits, tokenize, without_about
+from costir.formula_tokens import FUNCTIONS, RELATIONS, Token, fail, parts, read_unit, shown_digits, tokenize, without_about
 from costir.symbolic import Expr
 
 MAX_LENGTH = 10_000
@@ -81,8 +81,8 @@ def parse_formula(text: str, names: Collection[str] | None = None, two_sided: bo
         return _side(text, tokens, known)
     left, relation, right = tokens[:at], tokens[at].value, tokens[at + 1 : -1]
     end = tokens[-1]
-    phrase = _phrase(left)
-    if phrase is None and (flipped := _phrase(right)) is not None:
+    phrase = _phrase(left, known if two_sided else None)
+    if phrase is None and (flipped := _phrase(right, known if two_sided else None)) is not None:
         phrase, right, relation = flipped, left, _FLIP[relation]
         end = replace(tokens[at], kind="end")
     if phrase is None and two_sided and not left:
@@ -106,8 +106,16 @@ def _relation(text: str, tokens: list[Token]) -> int | None:
     return found[0] if found else None
 
 
-def _phrase(tokens: list[Token]) -> str | None:
-    """The name that these tokens spell ("critical B", "B*"), or None where they are an expression."""
+def _phrase(tokens: list[Token], known: frozenset[str] | None) -> str | None:
+    """The name that these tokens spell ("critical B", "B*"), or None where they are an expression.
+
+    With the sizes given, several of them side by side are a product: `BW > C`.
+    """
+    words = [t.value for t in tokens if t.kind == "word"]
+    if known and len(words) == len(tokens):
+        counts = [parts(w, known) for w in words]
+        if all(counts) and sum(counts) > 1:
+            return None
     if len(tokens) > 1 and (tokens[-1].kind, tokens[-1].value) == ("op", "*"):
         tokens = tokens[:-1]
         if len(tokens) > 1 and tokens[-1].value == "^":
@@ -328,6 +336,8 @@ def _split_words(text: str, tokens: list[Token], known: frozenset[str] | None) -
         opens = tokens[i + 1].kind == "op" and tokens[i + 1].value in "({_"
         if known is not None and t.value in known:
             yield replace(t, kind="name")
+        elif known is not None and t.value.replace("_", "") in known:  # W_{uni} is Wuni
+            yield replace(t, kind="name", value=t.value.replace("_", ""))
         elif known is not None and t.value in ("x", "X") and i > 0 and tokens[i - 1].kind in ("number", "word"):
             yield replace(t, kind="op", value="*")
         elif t.value in FUNCTIONS:

@@ -66,6 +66,8 @@ _WORD = {
     "乘以": "*", "除以": "/", "加上": "+", "减去": "-", "万亿": "*10^12", "亿": "*10^8", "万": "*10^4",
     "字节": " byte", "比特": " bit", "毫秒": " ms", "微秒": " us", "纳秒": " ns", "秒": " s", "分钟": " min", "小时": " hours",
     "天": " days", "年": " years", "次浮点运算": " FLOP", "浮点运算": " FLOP", "次运算": " FLOP", "词元": " token",
+    "至少": ">=", "左右": " ", "四分之一": "(1/4)", "一半": "(1/2)", "条": " ", "跳": " ", "请求": " request",
+    "序列": " sequence",
     "个": " ", "块": " ", "张": " ", "趟": " ", "倍": " ",
 }  # fmt: skip
 _WORDS = re.compile("|".join(sorted(_WORD, key=len, reverse=True)))
@@ -216,8 +218,9 @@ def shown_digits(tokens: list[Token]) -> int:
         return 0
     if len(tokens) > 1 and not _POWER_OF_TEN.fullmatch("".join(t.value for t in tokens[1:])):
         return 0
-    digits = re.sub(r"\.0*$", "", tokens[0].value.lower().split("e")[0]).replace(".", "").lstrip("0")
-    digits += "0" * (len(digits) < 4 and tokens[0].value.endswith(".0"))  # 240.0 says more than 240
+    mantissa = tokens[0].value.lower().split("e")[0]
+    digits = re.sub(r"\.0*$", "", mantissa).replace(".", "").lstrip("0")
+    digits += "0" * (len(digits) < 4 and mantissa.endswith(".0"))  # 240.0 says more than 240
     return max(len(digits.rstrip("0")), min(len(digits), 4)) or 1  # the zeros of 13147000000 say nothing
 
 
@@ -304,3 +307,14 @@ def _spells(word: str, known: frozenset[str]) -> bool:
         if i in reach:
             reach |= {i + len(n) for n in known if word.startswith(n, i)}
     return len(word) in reach
+
+
+def parts(word: str, known: Collection[str]) -> int:
+    """How many known names a word is a run of, at least; 0 where it is none."""
+    least = {0: 0}
+    for i in range(len(word)):
+        if i in least:
+            for name in known:
+                if name and word.startswith(name, i):
+                    least[i + len(name)] = min(least.get(i + len(name), 99), least[i] + 1)
+    return least.get(len(word), 0)

@@ -271,6 +271,11 @@ def spread(e: Expr) -> int:
     return sum(parts) if e.is_Add else math.prod(parts)
 
 
+def has_root_of_number(e: Expr) -> bool:
+    """Whether an irrational number stands in it, the square root of 128."""
+    return any(a.is_number and a.is_Rational is False for a in sp.preorder_traversal(e))
+
+
 def degree(e: Expr) -> int:
     """At most the degree of what stands above and below the line."""
     if e.is_Atom:

@@ -79,11 +79,16 @@ def read(text: str, reference: Reference) -> Answer:
     relation = formula.relation if formula.relation in _FLIP else ""
     symbol = formula.lhs or ""
     expr, scale = in_si(formula, reference.unit)
-    if relation and reference.right.symbol and symbol != reference.right.symbol:
-        solved = _solved(formula, reference.right.symbol, letters)
+    wanted = reference.right.symbol or _alone(formula, letters)
+    if formula.relation and wanted and symbol != wanted:
+        solved = _solved(formula, wanted, letters)
         if solved is not None:
-            relation, expr = solved
-            symbol = reference.right.symbol
+            relation, expr = solved[0] if relation else "", solved[1]
+            symbol = wanted
+        elif formula.left is not None:
+            raise FormulaError("the left side of the relation is no name", f"write it as {wanted} {formula.relation} ...")
+    elif formula.left is not None:
+        raise FormulaError("the left side of the relation is no name", "write the answer alone")
     return Answer(text, expr, relation, symbol, unit, formula.digits, scale, formula.notes)
 
 
@@ -94,6 +99,12 @@ def _powers(text: str, letters: frozenset[str]) -> str:
         return m[0] if m[2] in letters else f"{m[1].rstrip('.')}e{_POWER[m[2]]}"
 
     return _SUFFIX.sub(put, text)
+
+
+def _alone(formula: Formula, letters: frozenset[str]) -> str:
+    """The one letter on the left of `2*X = ...`, which the answer is meant to be the value of."""
+    found = sorted(str(s) for s in formula.left.free_symbols) if formula.left is not None else []
+    return found[0] if len(found) == 1 and found[0] in letters else ""
 
 
 def _solved(formula: Formula, name: str, letters: frozenset[str]) -> tuple[str, Expr] | None:
@@ -116,5 +127,5 @@ def _solved(formula: Formula, name: str, letters: frozenset[str]) -> tuple[str, 
     if root is None or root <= 0:
         return None
     above = sym.evaluate(difference, {**others, symbol: sym.number(2 * root)})
-    greater = bool(above.is_positive) == (formula.relation[0] == ">")
+    greater = bool(above.is_positive) == (formula.relation[0] != "<")
     return (">" if greater else "<") + formula.relation[1:], roots[0]

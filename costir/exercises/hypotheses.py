@@ -44,10 +44,10 @@ def diagnose(answer: Answer, reference: Reference, right: Known, siblings: Seque
         siblings: the answers to the exercise's other parts, with their names.
     """
     for name, k in siblings:
-        if k.expr != right.expr and like(answer, k.expr, reference, right.at):
+        if like(answer, k.expr, reference, k.at):
             return Diagnosis("other_part", {"part": name})
-    ratio = _ratio(answer, reference, right)
-    if ratio is not None and (found := _factor(ratio, answer, reference, right)) is not None:
+    off = ratio(answer, reference, right)
+    if off is not None and (found := _factor(off, answer, reference, right)) is not None:
         return found
     for expr, key, values in _made(reference, right.expr):
         if like(answer, expr, reference, right.at):
@@ -58,7 +58,7 @@ def diagnose(answer: Answer, reference: Reference, right: Known, siblings: Seque
 @functools.lru_cache(maxsize=1024)
 def _made(reference: Reference, right: Expr) -> tuple[Hypothesis, ...]:
     """All that can be made from the right answer."""
-    return (*_shapes(right), *_devices(reference, right), *_terms(reference, right))
+    return (*_shapes(reference, right), *_devices(reference, right), *_terms(reference, right))
 
 
 def like(answer: Answer, expr: Expr, reference: Reference, at: Mapping[str, Fraction]) -> bool:
@@ -83,13 +83,14 @@ def near_everywhere(a: Expr, b: Expr, reference: Reference, at: Mapping[str, Fra
 # ---------------------------------------------------------------------------------------------------------- one factor
 
 
-def _ratio(answer: Answer, reference: Reference, right: Known) -> Fraction | None:
+def ratio(answer: Answer, reference: Reference, right: Known) -> Fraction | None:
     """answer/right where that is one number."""
     if not answer.is_number:
         values, expected = (reference.values(e, len(reference.points)) for e in (answer.expr, right.expr))
         if values is None or expected is None:
             return None
-        return constant_ratio(values, expected)
+        pairs = [(v, e) for v, e in zip(values, expected, strict=True) if e != 0]
+        return constant_ratio(tuple(v for v, _ in pairs), tuple(e for _, e in pairs)) if pairs else None
     number, value = sym.to_fraction(answer.expr), right.number
     return number / value if number is not None and value else None
 
@@ -123,7 +124,7 @@ def _factor(ratio: Fraction, answer: Answer, reference: Reference, right: Known)
 # ------------------------------------------------------------------------------------------------------- other shapes
 
 
-def _shapes(right: Expr) -> Iterator[Hypothesis]:
+def _shapes(reference: Reference, right: Expr) -> Iterator[Hypothesis]:
     """Upside down; sum, larger and smaller of the parts."""
     if right != 0:
         yield 1 / right, "inverted", {}
@@ -136,7 +137,7 @@ def _shapes(right: Expr) -> Iterator[Hypothesis]:
         for part, factor in itertools.product(inside, (sym.number("1/2"), sym.number(2))):
             changed = [a * factor if a == part else a for a in inside]
             yield sym.apply(right.func.__name__, changed), "one_by_2", {"term": sym.show(part)}
-    elif right.is_Add and len(right.args) == 2:
+    elif right.is_Add and len(right.args) == 2 and reference.unit.base == "s":
         yield sym.apply("max", list(right.args)), "larger", {}
 
 

@@ -29,10 +29,18 @@ BITS = Fraction(1, 8)
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit in SI: what it measures, and how much one is. Things that are counted measure nothing."""
+    """A unit in SI: what it measures, and how much one is. Things that are counted measure nothing, but differ."""
 
     base: str
     scale: Fraction
+    counts: str = ""
+    name: str = ""
+
+    def agrees(self, other: Unit) -> bool:
+        """Whether a number in one can be meant in the other: FLOPs and operators are plain numbers, tokens are no chips."""
+        if self.base != other.base:
+            return {self.base, other.base} <= {"", "FLOP"} and (self.counts or other.counts) in ("", "operator")
+        return not self.counts or not other.counts or self.counts == other.counts
 
 
 @functools.lru_cache(maxsize=4096)
@@ -42,8 +50,17 @@ def unit_of(text: str) -> Unit:
     top, bottom = _simple(above), _simple(below)
     scale = top.scale / bottom.scale
     if bottom.base and top.base != bottom.base:
-        return Unit(f"{top.base or '1'}/{bottom.base}", scale)
-    return Unit("" if bottom.base else top.base, scale)
+        return Unit(f"{top.base or '1'}/{bottom.base}", scale, top.counts, text)
+    return Unit("" if bottom.base else top.base, scale, top.counts, text)
+
+
+_ALIKE = {"GPU": "chip", "TPU": "chip", "device": "chip", "query": "sequence", "request": "sequence", "kernel": "operator",
+          "parameter": "param", "pass": "pass", "time": ""}  # fmt: skip
+
+
+def _counted(word: str) -> str:
+    """What is counted, where it is something in particular."""
+    return _ALIKE.get(word, word)
 
 
 def _simple(name: str) -> Unit:
@@ -51,13 +68,14 @@ def _simple(name: str) -> Unit:
     if name in ("", "1"):
         return Unit("", Fraction(1))
     if "/" in name or name not in UNITS:
-        return Unit(name if name not in COUNTED else "", Fraction(1))
+        plain = name.removesuffix("s")
+        return Unit("", Fraction(1), _counted(plain)) if plain in COUNTED else Unit(name, Fraction(1))
     base, scale = UNITS[name]
     exact = sym.to_fraction(scale) or Fraction(1)
     if base == "bit":
         return Unit("byte", exact * BITS)
     if base in COUNTED or base in ("token", "param", "parameter"):
-        return Unit("", exact)
+        return Unit("", exact, _counted(base))
     return Unit(base, exact)
 
 

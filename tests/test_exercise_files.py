@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from costir import cli
@@ -100,3 +102,36 @@ def test_python_files_are_run_where_the_bank_is_trusted(run, tmp_path, spy):
 def test_a_config_beside_a_bank_needs_no_trust(tmp_path):
     bank = bank_of(tmp_path, derived("config.json"))
     assert Bank(str(bank)).find("my.1")
+
+
+# ------------------------------------------------------------------------------------------------------------- no hanging
+
+
+@pytest.mark.parametrize(
+    "number", ["'1e99999999'", "'1e-99999999'", "'1_0e1_00_000_00'", "'1e+000999999999'", "0x1" + "0" * 9000]
+)
+def test_huge_numbers_are_refused_before_they_are_made(run, tmp_path, number):
+    for part in (f"{{id: p, kind: number, answer: a, with: {{a: {number}}}}}",):
+        refused(run("list", "--bank", bank_of(tmp_path, part)), "number", "my.1")
+    bank = bank_of(tmp_path, "{id: p, kind: number, answer: a}", f"{{a: {{en: rows, value: {number}}}}}")
+    refused(run("list", "--bank", bank), "number", "my.1")
+
+
+GROWING = ("ab", "bc", "cd", "de", "ef", "fg")
+
+
+@pytest.mark.parametrize(
+    "derive",
+    [
+        'let: {a: "9^60", b: "a^60", c: "b^60", d: "c^60", e: "d^60"}',
+        'let: {a: "x^60", b: "a^60", c: "b^60", d: "c^60", e: "d^60"}',
+        "let: {a: x + 1, " + ", ".join(f"{n}: {'*'.join(f'({p}+{i})' for i in range(1, 9))}" for p, n in GROWING) + "}",
+        'let: {a: "(x + y + 1)^40", b: "(x + 2*y + 3)^41"}, cross: [a, b], for: x',
+        'let: {f: {subject: "X[a,b] . Y[b,c]", quantity: flops}, g: "f^40", h: "g^40", i: "h^40"}, rename: {a: 7^60}',
+    ],
+)  # fmt: skip
+def test_derivations_that_would_grow_without_bound_are_refused(run, tmp_path, derive):
+    bank = bank_of(tmp_path, f"{{id: p, kind: formula, derive: {{{derive}}}}}", "{x: rows, y: columns}")
+    started = time.process_time()
+    refused(run("check", "my.1", "1", "--bank", bank), "too large", "my.1")
+    assert time.process_time() - started < 10

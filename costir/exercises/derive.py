@@ -21,6 +21,7 @@ from typing import Any
 
 from costir import symbolic as sym
 from costir.errors import CostirError, FormulaError, nearest
+from costir.exercises.bounds import substituted
 from costir.exercises.catalog import exact
 from costir.exercises.subjects import located
 from costir.formula import parse_formula
@@ -40,6 +41,7 @@ TOTALS = (
     "weight_bytes",
     "intensity",
 )
+MOST_TERMS, MOST_DEGREE = 1000, 40  # of what is solved
 
 
 def derive(spec: Mapping[str, Any], folder: str) -> Expr:
@@ -63,17 +65,17 @@ def derive(spec: Mapping[str, Any], folder: str) -> Expr:
     result = _formula(str(spec["formula"]), known) if "formula" in spec else list(known.values())[-1]
     if spec.get("large"):
         result = sym.limit(result, [sym.size(n) for n in spec["large"]])
-    renamed = {sym.size(n): parse_formula(str(f)).expr for n, f in spec.get("rename", {}).items()}
-    return sym.evaluate(result, renamed)
+    return substituted(result, {n: parse_formula(str(f)).expr for n, f in spec.get("rename", {}).items()})
 
 
 def _formula(text: str, known: Mapping[str, Expr]) -> Expr:
-    read = parse_formula(text).expr
-    return sym.evaluate(read, {sym.size(n): e for n, e in known.items()})
+    return substituted(parse_formula(text).expr, known)
 
 
 def _crossing(a: Expr, b: Expr, unknown: str) -> Expr:
     """The one positive value of a size at which two times are equal."""
+    if sym.spread(a - b) > MOST_TERMS or sym.degree(a - b) > MOST_DEGREE:
+        raise CostirError(f"the two sides are too large to be solved for {unknown}", "write the answer")
     found = [r for r in sym.roots(a - b, sym.size(unknown)) if r != 0 and not r.is_negative]
     if len(found) != 1:
         raise CostirError(f"the two sides are equal at {len(found)} values of {unknown}, not at one")
@@ -108,11 +110,11 @@ def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:
     analysis = _analysis(subject, options)
     name = str(q["quantity"])
     found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q)
-    sizes = {sym.size(n): sym.number(exact(v)) for n, v in q.get("sizes", {}).items()}
-    unknown = [str(s) for s in sizes if str(s) not in analysis.sizes]
+    sizes = {n: sym.number(exact(v)) for n, v in q.get("sizes", {}).items()}
+    unknown = [n for n in sizes if n not in analysis.sizes]
     if unknown:
         raise CostirError(f"{subject} has no size {unknown[0]}", nearest(unknown[0], analysis.sizes))
-    return sym.evaluate(found, sizes)
+    return substituted(found, sizes)
 
 
 def _whole(analysis: Any, name: str, q: Mapping[str, Any]) -> Expr:

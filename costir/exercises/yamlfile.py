@@ -12,7 +12,20 @@ from costir.errors import CostirError
 
 MOST_BYTES = 20_000_000
 DEEPEST = 30
+LONGEST_INT = 100  # characters
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(LOADER):  # type: ignore[misc,valid-type]
+    """Plain data; whole numbers that are too long to work with stay texts."""
+
+
+def _int(loader: Any, node: Any) -> int | str:
+    whole: int | str = node.value if len(node.value) > LONGEST_INT else LOADER.construct_yaml_int(loader, node)
+    return whole
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _int)
 
 
 def read(path: Path) -> Any:
@@ -47,9 +60,9 @@ def parse(name: str, data: bytes, is_json: bool = False) -> Any:
         raise CostirError(f"{name} is no UTF-8 text (byte {error.start})", "save it as UTF-8") from error
     try:
         if is_json:
-            return json.loads(text)
+            return json.loads(text, parse_int=lambda digits: digits if len(digits) > LONGEST_INT else int(digits))
         _survey(name, text)
-        return yaml.load(text, Loader=LOADER)
+        return yaml.load(text, Loader=_Loader)
     except json.JSONDecodeError as error:
         raise CostirError(f"{name} is no JSON: line {error.lineno}, {error.msg[:80]}", "check it with a JSON tool") from error
     except yaml.YAMLError as error:

@@ -20,6 +20,18 @@ ANSWER_SHOWN = 48
 _STYLE = {"right": "operator", "rounding": "operator", "wrong": "unknown", "unreadable": "unknown"}
 
 
+_PLAIN_NUMBER = re.compile(r"[-+][0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
+
+
+def _cells(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Lines of a CSV file. A spreadsheet runs what begins with "=" and the like, so a ' is put before, which makes it text."""
+    return [[f"'{c}" if isinstance(c, str) and _is_run(c) else c for c in row] for row in rows]
+
+
+def _is_run(cell: str) -> bool:
+    return cell.lstrip()[:1] in tuple("=+-@") and _PLAIN_NUMBER.fullmatch(cell) is None
+
+
 def listing(exercises: Sequence[Exercise], progress: Progress, lang: str) -> View:
     """A line per exercise."""
     say = functools.partial(message, lang=lang)
@@ -34,7 +46,7 @@ def listing(exercises: Sequence[Exercise], progress: Progress, lang: str) -> Vie
         "exercises": [{**_record(e, lang), "done": progress.done(e)} for e in exercises],
     }
     head = ("id", "chapter", "parts", "done")
-    return View(lambda: Document(say("list"), (), (table,)), lambda: data, lambda: [head, *rows])
+    return View(lambda: Document(say("list"), (), (table,)), lambda: data, lambda: _cells([head, *rows]))
 
 
 def _record(e: Exercise, lang: str) -> dict[str, Any]:
@@ -50,7 +62,7 @@ def _record(e: Exercise, lang: str) -> dict[str, Any]:
 def card(e: Exercise, lang: str) -> View:
     """The prompt, the letters and what is asked."""
     return View(
-        lambda: _card(e, lang), lambda: {"schema": "costir/exercise/1", **_record(e, lang)}, lambda: _card_rows(e, lang)
+        lambda: _card(e, lang), lambda: {"schema": "costir/exercise/1", **_record(e, lang)}, lambda: _cells(_card_rows(e, lang))
     )
 
 
@@ -102,7 +114,7 @@ def verdicts(found: Sequence[Verdict], lang: str) -> View:
     data = {"schema": "costir/verdicts/1", "verdicts": [as_data(v) for v in found], "right": all(v.right for v in found)}
     head = ("exercise", "part", "answer", "verdict", "diagnosis", "message")
     rows = [(v.exercise, v.part, v.answer, v.verdict, v.diagnosis, v.message) for v in found]
-    return View(lambda: _verdicts(found, lang), lambda: data, lambda: [head, *rows])
+    return View(lambda: _verdicts(found, lang), lambda: data, lambda: _cells([head, *rows]))
 
 
 def as_data(v: Verdict) -> dict[str, Any]:
@@ -136,7 +148,7 @@ def hint(e: Exercise, index: int, lang: str) -> View:
     data = {"schema": "costir/hint/1", "id": e.ident, "number": index + 1, "count": count, "hint": text}
     return View(
         lambda: Document(e.ident, (Fact(label, text),), (), (after,)), lambda: data,
-        lambda: [("id", "number", "hint"), (e.ident, index + 1, text)],
+        lambda: _cells([("id", "number", "hint"), (e.ident, index + 1, text)]),
     )  # fmt: skip
 
 
@@ -148,7 +160,7 @@ def solution(e: Exercise, lang: str) -> View:
         "answers": {p.ident: a for p, a in answers}, "derived": {p.ident: _derivation(p) for p, _ in answers if p.derive},
     }  # fmt: skip
     rows = [("id", "part", "answer"), *((e.ident, p.ident, a) for p, a in answers)]
-    return View(lambda: _solution(e, answers, lang), lambda: data, lambda: rows)
+    return View(lambda: _solution(e, answers, lang), lambda: data, lambda: _cells(rows))
 
 
 def _solution(e: Exercise, answers: Sequence[tuple[Part, str]], lang: str) -> Document:
@@ -226,7 +238,7 @@ def grades(found: Grades, lang: str, brief: bool = True) -> View:
         "answers": [{"student": g.student, **as_data(g.verdict)} for g in found.rows],
     }  # fmt: skip
     head = ("student", "exercise", "part", "answer", "verdict", "diagnosis", "message")
-    rows = lambda: [head, *([g.student, *(getattr(g.verdict, c) for c in head[1:])] for g in found.rows)]
+    rows = lambda: _cells([head, *([g.student, *(getattr(g.verdict, c) for c in head[1:])] for g in found.rows)])
     return View(lambda: _grades(found, lang, brief), lambda: data, rows)
 
 

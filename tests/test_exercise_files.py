@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import time
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from costir import cli
 from costir.errors import CostirError
 from costir.exercises.catalog import Bank
+from costir.exercises.grade import grade
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +139,97 @@ def test_derivations_that_would_grow_without_bound_are_refused(run, tmp_path, de
     started = time.process_time()
     refused(run("check", "my.1", "1", "--bank", bank), "too large", "my.1")
     assert time.process_time() - started < 10
+
+
+# ------------------------------------------------------------------------------------------- what is in a file of answers
+
+HEAD = "student,id,part,answer\n"
+
+
+def graded(path, data):
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return [(r.student, r.verdict.exercise, r.verdict.part, r.verdict.answer, r.verdict.right) for r in grade(path, "en").rows]
+
+
+ROW = ("Ada", "seed.q_dot", "bytes", "4n+2", True)
+
+
+@pytest.mark.parametrize("text", [
+    "student,id,part,answer\nAda,seed.q_dot,bytes,4n+2\n", "student;id;part;answer\nAda;seed.q_dot;bytes;4n+2\n",
+    "student\tid\tpart\tanswer\nAda\tseed.q_dot\tbytes\t4n+2\n", "学生,题号,小题,答案\nAda,seed.q_dot,bytes,4n+2\n",
+    "\n\nstudent,id,part,answer,,\nAda,seed.q_dot,bytes,4n+2,,\n", "姓名;题号;小问;作答\r\nAda;seed.q_dot;bytes;4n+2\r\n",
+    '"student";"id";"part";"answer"\r"Ada";"seed.q_dot";"bytes";"4n+2"\r',
+])  # fmt: skip
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
+def test_what_spreadsheets_save_is_read(tmp_path, text, encoding):
+    assert graded(tmp_path / "a.csv", text.encode(encoding)) == [ROW]
+    assert graded(tmp_path / "a.tsv", text.encode(encoding)) == [ROW]
+
+
+def test_utf_16_is_read_in_every_format(run, tmp_path):
+    assert graded(tmp_path / "a.yaml", "Ada: {seed.q_dot: {bytes: 4n+2}}".encode("utf-16")) == [ROW]
+    assert graded(tmp_path / "a.json", '{"Ada": {"seed.q_dot": {"bytes": "4n+2"}}}'.encode("utf-16")) == [ROW]
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfea")
+    refused(run("grade", tmp_path / "b.csv"), "UTF-16")
+
+
+def test_commas_of_an_answer_in_the_last_column_are_its_own(tmp_path):
+    found = graded(tmp_path / "a.csv", HEAD + "X,rl.q1,lower,max(2BDF/C,(BD+DF+BF)/W)\nY,rl.q1,lower,1,\nZ,rl.q1,lower\n")
+    assert [f[3] for f in found] == ["max(2BDF/C,(BD+DF+BF)/W)", "1", ""]
+    assert found[0][4]
+
+
+def test_commas_of_an_answer_in_another_column_are_refused(run, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,part,answer,student\nrl.q1,lower,1,X\nrl.q1,lower,max(2BDF/C,(BD+DF+BF)/W),X\n")
+    refused(run("grade", path), "line 3", "quotes")
+    path.write_text("id,answer,answer\nrl.q1,1,2\n")
+    refused(run("grade", path), "two columns", "answer")
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("a.yaml", "Ada:\n  rl.q2: 1\nBo:\n  rl.q2: 2\nAda:\n  rl.q1: 3\n", ("'Ada'", "line 5", "twice")),
+    ("a.yaml", "Ada: {rl.q1: {read: 1, 'read': 2}}", ("'read'", "line 1", "twice")),
+    ("a.yaml", "- {id: rl.q1, answer: [1, 1], part: b, answer: 2}", ("'answer'", "twice")),
+    ("a.json", '{"Ada": {"rl.q2": 1}, "Ada": {"rl.q1": 2}}', ("'Ada'", "twice")),
+])  # fmt: skip
+def test_a_key_that_is_there_twice_is_refused(run, tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    refused(run("grade", tmp_path / name), *words)
+
+
+def test_values_that_are_the_same_are_no_keys(tmp_path):
+    text = "- {student: Ada, id: seed.q_dot, part: bytes, answer: Ada}\n- {student: Ada, id: seed.q_dot, answer: [Ada, Ada]}"
+    assert len(graded(tmp_path / "a.yaml", text)) == 2
+    assert len(graded(tmp_path / "b.yaml", "Ada: {rl.q1: rl.q1}\nBo: {rl.q1: {rl: Ada, Ada: rl}}")) == 3
+
+
+ESCAPES = "\x1b]0;gone\x07\x9b31m\x7f\u202e"
+
+
+def test_no_control_character_reaches_the_terminal(run, tmp_path):
+    escaped = json.dumps(ESCAPES)
+    csv_file, json_file, yaml_file = (tmp_path / f"a.{s}" for s in ("csv", "json", "yaml"))
+    csv_file.write_text(f"{HEAD}Ada{ESCAPES},rl.q2,{ESCAPES},{ESCAPES}1\n", encoding="utf-8")
+    json_file.write_text(f'{{"Ada": {{"rl.q2": {escaped}}}, {escaped}: {{"rl.q2": 1}}}}')
+    yaml_file.write_text(f"Ada: {{rl.q2: {escaped}}}\n{escaped}: {{rl.q2: 1}}\n")
+    bank = bank_of(
+        tmp_path, f"{{id: p, kind: number, answer: 1, ask: {escaped}}}", f"{{a: {escaped}}}", more=f"  hints: [{escaped}]\n"
+    )
+    shown = [
+        run("grade", f, "--all", "--format", k) for f in (csv_file, json_file, yaml_file) for k in ("text", "csv", "markdown")
+    ]
+    shown += [run(verb, "my.1", "--bank", bank) for verb in ("show", "hint", "solution")]
+    for code, out, err in shown:
+        assert code in (0, 1)
+        assert len(out) > 20
+        assert not set(out + err) & set(ESCAPES[:1] + "\x07\x9b\x7f\u202e")
+
+
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", " =1"])
+def test_a_spreadsheet_runs_nothing(run, tmp_path, text):
+    records = [{"student": "Bo", "id": "rl.q2", "answer": a} for a in (text, "-1.5e3")]
+    (tmp_path / "a.json").write_text(json.dumps([{**records[0], "student": text}, records[1]]))
+    rows = list(csv.reader(io.StringIO(run("grade", tmp_path / "a.json", "--format", "csv")[1])))
+    assert rows[1][0] == rows[1][3] == f"'{text}"
+    assert rows[2][0:4:3] == ["Bo", "-1.5e3"]

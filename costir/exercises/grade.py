@@ -16,7 +16,11 @@ from costir.exercises.checker import Verdict, check
 from costir.exercises.messages import language, message
 
 MOST_ROWS = 1_000_000
-_COLUMNS = {"student": "student", "name": "student", "id": "id", "exercise": "id", "part": "part", "answer": "answer"}
+_COLUMNS = {
+    "student": "student", "name": "student", "学生": "student", "姓名": "student", "id": "id", "exercise": "id", "题号": "id",
+    "练习": "id", "part": "part", "小题": "part", "小问": "part", "answer": "answer", "答案": "answer", "作答": "answer",
+}  # fmt: skip
+_SEPARATORS = (",", ";", "\t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ def grade(path: str | Path, lang: str | None = None, bank: Bank | None = None) -
     """Check every answer of a file.
 
     Args:
-        path: `.csv` with columns student, id, part, answer (student and part may be left out); or `.yaml` or `.json`: a list of
+        path: `.csv` or `.tsv` with columns student, id, part, answer (student and part may be left out), separated by commas,
+            semicolons or tabs; or `.yaml` or `.json`: a list of
             records with these names, `{student: {id: {part: answer}}}`, or `{id: {part: answer}}`; a single answer may stand
             for the parts.
         lang: "en" or "zh".
@@ -86,7 +91,7 @@ def _one(ident: str, part: str, answer: str, lang: str, bank: Bank) -> Verdict:
 
 
 def _rows(path: Path, bank: Bank) -> Iterator[Row]:
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() in (".csv", ".tsv"):
         yield from _from_csv(path.name, yamlfile.bytes_of(path))
     elif path.suffix.lower() in (".yaml", ".yml", ".json"):
         yield from _from_data(yamlfile.read(path), path.name, bank)
@@ -95,24 +100,64 @@ def _rows(path: Path, bank: Bank) -> Iterator[Row]:
 
 
 def _from_csv(name: str, data: bytes) -> Iterator[Row]:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("gb18030", errors="replace")  # what spreadsheet programs save in China
+    text = yamlfile.clean(_decoded(name, data).replace("\r\n", "\n").replace("\r", "\n"))
     csv.field_size_limit(10_000_000)
+    first = text.lstrip("\n").partition("\n")[0]
+    separator = max(_SEPARATORS, key=lambda s: len({"id", "answer"} & set(_head(first, s))))
+    reader = csv.reader(io.StringIO(text), delimiter=separator)
+    head: list[str] | None = None
     try:
-        lines = list(csv.reader(io.StringIO(text.replace("\0", "\ufffd"))))
+        for line in reader:
+            if not any(c.strip() for c in line):
+                continue
+            if head is None:
+                head = _checked_head(name, line, separator)
+            else:
+                row = dict(zip(head, _fitted(name, reader.line_num, line, head, separator), strict=False))
+                yield (
+                    row.get("student", "").strip(),
+                    row.get("id", "").strip(),
+                    row.get("part", "").strip(),
+                    row.get("answer", ""),
+                )
     except csv.Error as error:
         raise CostirError(f"{name} is no CSV: {error}", "save it as comma-separated text") from error
-    if not lines:
-        return
-    head = [_COLUMNS.get(c.strip().lower(), "") for c in lines[0]]
+
+
+def _decoded(name: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-16" if data.startswith(yamlfile.UTF_16) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        if data.startswith(yamlfile.UTF_16):
+            raise CostirError(f"{name} is no UTF-16 text (byte {error.start})", "save it as UTF-8") from error
+        return data.decode("gb18030", errors="replace")  # what spreadsheet programs save in China
+
+
+def _head(line: str, separator: str) -> list[str]:
+    return [_COLUMNS.get(c.strip().strip('"').strip().lower(), "") for c in line.split(separator)]
+
+
+def _checked_head(name: str, line: list[str], separator: str) -> list[str]:
+    head = _head(separator.join(line).rstrip(separator + " "), separator)
     if "id" not in head or "answer" not in head:
-        raise CostirError(f"{name} has the columns {', '.join(lines[0])[:80]!r}", "it needs id and answer; also student, part")
-    for line in lines[1:]:
-        if any(c.strip() for c in line):
-            row = dict(zip(head, line, strict=False))
-            yield row.get("student", "").strip(), row.get("id", "").strip(), row.get("part", "").strip(), row.get("answer", "")
+        raise CostirError(f"{name} has the columns {', '.join(line)[:80]!r}", "it needs id and answer; also student, part")
+    for column in head:
+        if column and head.count(column) > 1:
+            raise CostirError(f"{name} has two columns for {column}", "keep one")
+    return head
+
+
+def _fitted(name: str, number: int, line: list[str], head: list[str], separator: str) -> list[str]:
+    """The cells of a line; commas that the last column, the answer, has of its own are put back."""
+    line = line[: max(len(head), *(i + 1 for i, c in enumerate(line) if c.strip()))]
+    if len(line) <= len(head):
+        return line
+    if head[-1] != "answer":
+        raise CostirError(
+            f"{name}, line {number} has {len(line)} cells under {len(head)} columns",
+            'write answers that have commas in quotes, "max(a, b)", or make answer the last column',
+        )
+    return [*line[: len(head) - 1], separator.join(line[len(head) - 1 :])]
 
 
 def _from_data(data: Any, name: str, bank: Bank) -> Iterator[Row]:

@@ -29,9 +29,24 @@ def _bank(o: argparse.Namespace) -> catalog.Bank:
     return catalog.Bank(Path(o.bank), o.trust) if o.bank else catalog.built_in()
 
 
-def _chapter(o: argparse.Namespace) -> list[Exercise]:
+def _state(bank: catalog.Bank) -> progress.Progress:
+    state, trouble = progress.load(bank.key)
+    if trouble:
+        print(f"costir: {trouble}", file=sys.stderr)
+    return state
+
+
+def _exercise(bank: catalog.Bank, name: str) -> Exercise:
+    """The exercise that is named, by itself or with one of its parts."""
+    exercise, part = bank.locate(name)
+    if part:
+        catalog.part_of(exercise, part)
+    return exercise
+
+
+def _chapter(o: argparse.Namespace, bank: catalog.Bank) -> list[Exercise]:
     """The exercises of a chapter: by the first part of the id, or a word of the title."""
-    every = list(_bank(o).exercises().values())
+    every = list(bank.exercises().values())
     if not o.chapter:
         return every
     wanted = o.chapter.casefold()
@@ -45,12 +60,15 @@ def _chapter(o: argparse.Namespace) -> list[Exercise]:
 
 
 def _list(o: argparse.Namespace) -> int:
-    commands.emit(exercise_views.listing(_chapter(o), progress.load(), language(o.lang)), commands.format_of(o), o)
+    bank = _bank(o)
+    view = exercise_views.listing(_chapter(o, bank), _state(bank), language(o.lang))
+    commands.emit(view, commands.format_of(o), o)
     return DONE
 
 
 def _next(o: argparse.Namespace) -> int:
-    every, state, lang = _chapter(o), progress.load(), language(o.lang)
+    bank, lang = _bank(o), language(o.lang)
+    every, state = _chapter(o, bank), _state(bank)
     following = next((e for e in every if not state.done(e) and any(p.kind != "open" for p in e.parts)), None)
     if following is None:
         print(message("all_done", lang, count=len(every)))
@@ -60,16 +78,19 @@ def _next(o: argparse.Namespace) -> int:
 
 
 def _show(o: argparse.Namespace) -> int:
-    exercise, _ = _bank(o).locate(o.id)
+    exercise = _exercise(_bank(o), o.id)
     commands.emit(exercise_views.card(exercise, language(o.lang)), commands.format_of(o), o)
     return DONE
 
 
 def _hint(o: argparse.Namespace) -> int:
     """Each call says one hint more; without a place to remember that, `hint ID 2` asks for the second."""
-    exercise, _ = _bank(o).locate(o.id)
-    state = progress.load()
-    index = state.hints.get(exercise.ident, 0) if o.number is None else o.number - 1
+    bank = _bank(o)
+    exercise = _exercise(bank, o.id)
+    if o.number is not None and o.number < 1:
+        raise CostirError(f"there is no hint {o.number}", "they are counted from 1")
+    state = _state(bank)
+    index = state.hints_seen(exercise.ident) if o.number is None else o.number - 1
     commands.emit(exercise_views.hint(exercise, index, language(o.lang)), commands.format_of(o), o)
     if o.number is None and index < len(exercise.hints):
         _keep(state.with_hint(exercise.ident))
@@ -77,7 +98,7 @@ def _hint(o: argparse.Namespace) -> int:
 
 
 def _solution(o: argparse.Namespace) -> int:
-    exercise, _ = _bank(o).locate(o.id)
+    exercise = _exercise(_bank(o), o.id)
     commands.emit(exercise_views.solution(exercise, language(o.lang)), commands.format_of(o), o)
     return DONE
 
@@ -97,7 +118,7 @@ def _check(o: argparse.Namespace) -> int:
         )
     found = [exercises.check(exercise.ident, text, p, lang, known) for p, text in _pairs(exercise, part, typed)]
     commands.emit(exercise_views.verdicts(found, lang), name, o)
-    _remember(found)
+    _remember(found, known)
     return DONE if all(v.right for v in found) else WRONG
 
 
@@ -150,15 +171,15 @@ def _asked(exercise: Exercise, part: str, lang: str, known: catalog.Bank) -> int
             verdict = exercises.check(exercise.ident, text, p.ident, lang, known)
             print(f"  {verdict.message}")
             if verdict.right:
-                _remember([verdict])
+                _remember([verdict], known)
                 break
     return DONE if right else WRONG
 
 
-def _remember(found: Sequence[exercises.Verdict]) -> None:
-    state = before = progress.load()
+def _remember(found: Sequence[exercises.Verdict], bank: catalog.Bank) -> None:
+    state = before = _state(bank)
     for v in found:
-        if v.right and v.part and v.part not in state.right.get(v.exercise, ()):
+        if v.right and v.part and not state.was_right(v.exercise, v.part):
             state = state.with_right(v.exercise, v.part)
     if state is not before:
         _keep(state)

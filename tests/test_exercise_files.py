@@ -11,7 +11,7 @@ import pytest
 
 from costir import cli
 from costir.errors import CostirError
-from costir.exercises.catalog import Bank
+from costir.exercises.catalog import Bank, built_in
 from costir.exercises.grade import grade
 
 
@@ -233,3 +233,73 @@ def test_a_spreadsheet_runs_nothing(run, tmp_path, text):
     rows = list(csv.reader(io.StringIO(run("grade", tmp_path / "a.json", "--format", "csv")[1])))
     assert rows[1][0] == rows[1][3] == f"'{text}"
     assert rows[2][0:4:3] == ["Bo", "-1.5e3"]
+
+
+# --------------------------------------------------------------------------------------------------------------- progress
+
+
+def state_file(tmp_path, text=None):
+    path = tmp_path / "state" / "exercises.json"
+    if text is not None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [("-5", "1 of"), ("1e400", "of"), ("-Infinity", "1 of"), ("NaN", "1 of"), ("1", "2 of")]
+)
+def test_any_number_of_hints_seen_is_taken(run, tmp_path, count, said):
+    state_file(tmp_path, f'{{"right": {{}}, "hints": {{"rl.q2": {count}}}}}')
+    for _ in range(2):
+        code, out, err = run("hint", "rl.q2")
+        assert (code, err) == (0, "")
+        assert said in out
+        said = "of"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"right": {"rl.q2": ["ti', "[]", '{"right": {}}', '{"right": {}, "hints": {"a": "x"}}', "[" * 100_000, ""]
+)
+def test_a_broken_state_file_is_put_aside_and_said_once(run, tmp_path, text):
+    path = state_file(tmp_path, text)
+    aside = path.with_name("exercises.json.broken")
+    assert str(aside) in run("check", "rl.q2", "120.12")[2]
+    assert aside.read_text() == text
+    assert "rl.q2" in path.read_text()
+    assert run("next")[2] == ""
+    path.write_text("{")
+    run("next")
+    assert (aside.read_text(), path.with_name("exercises.json.broken2").read_text()) == (text, "{")
+
+
+def test_banks_do_not_share_progress(run, tmp_path):
+    ours = [bank_of(tmp_path / f, "{id: p, kind: number, answer: 2}") for f in "xy"]
+    for path in ours:
+        path.write_text(path.read_text().replace("my.1", "rl.q2").replace("id: p,", f"id: {BUILT_IN.parts[0].ident},"))
+    done = lambda *more: [
+        e["done"] for e in json.loads(run("list", "--format", "json", *more)[1])["exercises"] if e["id"] == "rl.q2"
+    ]
+    assert run("check", "rl.q2", "2", "--bank", ours[0])[0] == 0
+    assert (done("--bank", ours[0]), done("--bank", ours[1]), done()) == ([True], [False], [False])
+    assert run("check", "rl.q2", "120.12")[0] == 0
+    assert (done("--bank", ours[1]), done()) == ([False], [True])
+    ours[0].write_text(ours[0].read_text() + "  hints: [one, two]\n")
+    run("hint", "rl.q2")
+    assert "1 " in run("hint", "rl.q2", "--bank", ours[0])[1]
+    assert "two" in run("hint", "rl.q2", "--bank", ours[0].parent / ".." / "x" / "my.yaml")[1]
+
+
+BUILT_IN = built_in().find("rl.q2")
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_hints_are_counted_from_1(run, number):
+    refused(run("hint", "rl.q1", number), f"no hint {number}")
+
+
+@pytest.mark.parametrize("verb", ["show", "hint", "solution", "check"])
+def test_a_part_that_there_is_not_is_refused_by_every_verb(run, verb):
+    refused(run(verb, "rl.q1.zzz"), "zzz", "its parts")
+    if verb != "check":
+        assert run(verb, "rl.q1.read")[0] == 0

@@ -42,6 +42,11 @@ class Bank:
         self.path = None if path is None else Path(path)
         self._all: dict[str, Exercise] | None = None if self.path is None else _own(self.path, trusted)
 
+    @property
+    def key(self) -> str:
+        """What tells banks apart where progress is kept: the whole path, "" for the built-in one."""
+        return "" if self.path is None else str(self.path.resolve())
+
     def exercises(self) -> Mapping[str, Exercise]:
         """All exercises, in order."""
         if self._all is None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
 
 from costir.exercises.records import Exercise
+
+MOST_HINTS = 1000
 
 
 def state_path() -> Path:
@@ -21,34 +24,77 @@ def state_path() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Right parts and hints seen, by exercise."""
+    """Right parts and hints seen, by bank and exercise.
+
+    Attributes:
+        right, hints: of all banks, as they are kept.
+        bank: the key of the bank that is asked about, see `Bank.key`; "" for the built-in one.
+    """
 
     right: Mapping[str, tuple[str, ...]]
     hints: Mapping[str, int]
+    bank: str = ""
+
+    def _key(self, exercise: str) -> str:
+        return f"{self.bank}#{exercise}" if self.bank else exercise
 
     def done(self, exercise: Exercise) -> bool:
         """Whether all parts that can be checked were right."""
         asked = {p.ident for p in exercise.parts if p.kind != "open"}
-        return bool(asked) and asked <= set(self.right.get(exercise.ident, ()))
+        return bool(asked) and asked <= set(self.right.get(self._key(exercise.ident), ()))
+
+    def was_right(self, exercise: str, part: str) -> bool:
+        """Whether a part was right before."""
+        return part in self.right.get(self._key(exercise), ())
+
+    def hints_seen(self, exercise: str) -> int:
+        """How many hints were shown."""
+        return self.hints.get(self._key(exercise), 0)
 
     def with_right(self, exercise: str, part: str) -> Progress:
         """With one more part that was right."""
-        parts = tuple(dict.fromkeys((*self.right.get(exercise, ()), part)))
-        return Progress({**self.right, exercise: parts}, self.hints)
+        key = self._key(exercise)
+        return replace(self, right={**self.right, key: tuple(dict.fromkeys((*self.right.get(key, ()), part)))})
 
     def with_hint(self, exercise: str) -> Progress:
         """With one more hint that was shown."""
-        return Progress(self.right, {**self.hints, exercise: self.hints.get(exercise, 0) + 1})
+        return replace(self, hints={**self.hints, self._key(exercise): self.hints_seen(exercise) + 1})
 
 
-def load() -> Progress:
-    """What was kept; nothing where there is no file, or one that cannot be read."""
+def load(bank: str = "") -> tuple[Progress, str]:
+    """What was kept, and what there is to say about it, or "".
+
+    A file that cannot be understood is put aside, so that nothing is written over it.
+    """
+    path = state_path()
     try:
-        data = json.loads(state_path().read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
         right = {str(k): tuple(str(p) for p in v) for k, v in data["right"].items()}
-        return Progress(right, {str(k): int(v) for k, v in data["hints"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Progress({}, {})
+        return Progress(right, {str(k): _count(v) for k, v in data["hints"].items()}, bank), ""
+    except FileNotFoundError:
+        return Progress({}, {}, bank), ""
+    except OSError as error:
+        return Progress({}, {}, bank), f"progress cannot be read from {path}: {(error.strerror or str(error)).lower()}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Progress({}, {}, bank), _put_aside(path)
+
+
+def _count(value: object) -> int:
+    """A number of hints, whatever somebody wrote there."""
+    if not isinstance(value, (int, float)):
+        raise TypeError
+    return int(min(max(value, 0), MOST_HINTS)) if value == value else 0
+
+
+def _put_aside(path: Path) -> str:
+    beside = next(
+        p for i in itertools.count(1) if not (p := path.with_name(f"{path.name}.broken{i if i > 1 else ''}")).exists()
+    )
+    try:
+        path.replace(beside)
+    except OSError as error:
+        return f"{path} is broken and stays in the way: {(error.strerror or str(error)).lower()}"
+    return f"{path.name} is broken, so progress begins anew; what it held is kept in {beside}"
 
 
 def save(progress: Progress) -> str:

@@ -184,6 +184,7 @@ def _exercise(p: argparse.ArgumentParser) -> None:
     )
     verb("hint", "a hint; a second call says more", "ID").add_argument("number", metavar="N", type=int, nargs="?")
     verb("solution", "step by step", "ID")
+    verb("verify", "all faults of a bank, derivations too (the built-in one, or --bank)")
     verb("grade", "many answers of many students: csv, yaml or json", "FILE")
 
 

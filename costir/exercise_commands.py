@@ -20,7 +20,7 @@ DONE, WRONG = 0, 1
 def run(o: argparse.Namespace) -> int:
     """The verb after `exercise`."""
     if o.action is None:
-        raise CostirError("costir exercise needs a verb", "list, next, show, check, hint, solution or grade")
+        raise CostirError("costir exercise needs a verb", "list, next, show, check, hint, solution, grade or verify")
     code: int = _ACTIONS[o.action](o)
     return code
 
@@ -199,6 +199,18 @@ def _grade(o: argparse.Namespace) -> int:
     return DONE if found.all_right else WRONG
 
 
+def _verify(o: argparse.Namespace) -> int:
+    from costir.exercises import verifying
+
+    name = commands.format_of(o)
+    bank = catalog.records_of(Path(o.bank)) if o.bank else catalog.built_in().exercises()
+    with commands.progress("deriving"):
+        found = list(verifying.verify(bank.values(), o.trust or not o.bank))
+    commands.emit(exercise_views.faults(found, len(bank)), name, o)
+    return WRONG if found else DONE
+
+
 _ACTIONS = {
     "list": _list, "next": _next, "show": _show, "check": _check, "hint": _hint, "solution": _solution, "grade": _grade,
+    "verify": _verify,
 }  # fmt: skip

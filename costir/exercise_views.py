@@ -12,6 +12,7 @@ from costir.exercises.grade import Grades
 from costir.exercises.messages import message
 from costir.exercises.progress import Progress
 from costir.exercises.records import Exercise, Letter, Part
+from costir.exercises.vetting import Fault
 from costir.page import Column, Document, Entry, Fact, Table
 from costir.render import View
 from costir.symbolic import show
@@ -150,6 +151,16 @@ def hint(e: Exercise, index: int, lang: str) -> View:
         lambda: Document(e.ident, (Fact(label, text),), (), (after,)), lambda: data,
         lambda: _cells([("id", "number", "hint"), (e.ident, index + 1, text)]),
     )  # fmt: skip
+
+
+def faults(found: Sequence[tuple[Exercise, Fault]], count: int) -> View:
+    """What is wrong with a bank of so many exercises; its author reads it, so it is in the language of error messages."""
+    lines = [(e.ident, f.where, f.message, f.hint) for e, f in found]
+    head = ("exercise", "where", "fault", "hint")
+    data = {"schema": "costir/faults/1", "exercises": count, "faults": [dict(zip(head, line, strict=True)) for line in lines]}
+    said = f"{len(found)} faults in {count} exercises" if found else f"{count} exercises, no fault"
+    tables = (Table(tuple(Column(h) for h in head), tuple(Entry("operator", line) for line in lines)),) if found else ()
+    return View(lambda: Document(said, (), tables), lambda: data, lambda: _cells([head, *lines]))
 
 
 def solution(e: Exercise, lang: str) -> View:

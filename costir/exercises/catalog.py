@@ -15,14 +15,13 @@ from typing import Any
 
 from costir.chip import FrozenMap
 from costir.errors import CostirError, nearest
-from costir.exercises import yamlfile
+from costir.exercises import vetting, yamlfile
+from costir.exercises.quantities import exact
 from costir.exercises.records import Choice, Exercise, Letter, Other, Part, Words
-from costir.exercises.subjects import located
 
 BUILT_IN = Path(__file__).parent / "bank"
 # In the order of the book: the lessons first.
 ORDER = ("seed", "rl", "tpu", "sh", "tf", "tr", "at", "inf", "ai", "pr", "jax", "gpu")
-LONGEST_NUMBER = 102  # characters
 _FALLBACK_TOLERANCE = {"number": Fraction(1, 20), "bound": Fraction(1, 20)}
 NOTHING: FrozenMap[Any] = FrozenMap({})
 
@@ -88,23 +87,22 @@ def built_in() -> Bank:
 
 def _own(path: Path, trusted: bool) -> dict[str, Exercise]:
     """A bank that nobody vouches for: looked at whole before anything is made of it."""
-    data = yamlfile.read(path)
-    validate(data, path.name)
-    found = _records(data, path)
+    found = records_of(path)
     for exercise in found.values():
-        for part in exercise.parts:
-            try:
-                _look_at_subjects(part, exercise.folder, trusted)
-            except CostirError as error:
-                where = f"{path.name}, exercise {exercise.ident}, part {part.ident}"
-                raise CostirError(f"{where}: {error.message}", error.hint) from error
+        for fault in vetting.faults(exercise, trusted):
+            raise CostirError(f"{path.name}, exercise {exercise.ident}, {fault.where}: {fault.message}", fault.hint)
     return found
 
 
-def _look_at_subjects(part: Part, folder: str, trusted: bool) -> None:
-    for quantity in part.derive.get("let", {}).values():
-        if isinstance(quantity, Mapping) and "subject" in quantity:
-            located(str(quantity["subject"]), folder, trusted)
+def records_of(path: Path) -> dict[str, Exercise]:
+    """The exercises of a user's own bank, checked against the schema alone.
+
+    Raises:
+        CostirError: where the file cannot be read or breaks the schema.
+    """
+    data = yamlfile.read(path)
+    validate(data, path.name)
+    return _records(data, path)
 
 
 @functools.cache
@@ -142,7 +140,17 @@ def validate(data: Any, name: str) -> None:
     if len(place) > 1 and place[0] == "exercises" and isinstance(data["exercises"][place[1]], dict):
         place[1] = str(data["exercises"][place[1]].get("id", place[1]))
     where = ".".join(str(p) for p in place) or "the top"
-    raise CostirError(f"{name}, at {where}: {error.message[:200]}", "docs/exercises.md describes the format")
+    raise CostirError(f"{name}, at {where}: {_in_words(error)}", "docs/exercises.md describes the format")
+
+
+def _in_words(error: Any) -> str:
+    """A fault that the schema found; what it says of conditions is not for people."""
+    missing = {m for e in (error, *(error.context or ())) if e.validator == "required" for m in e.validator_value}
+    if error.validator in ("anyOf", "required") and missing & {"answer", "derive"} and "kind" in error.instance:
+        return "neither answer nor derive is there"
+    if error.validator == "not":
+        return "limit and exact are both there; limit goes with an exact answer, exact with a limit"
+    return yamlfile.clean(str(error.message))[:200]
 
 
 def _exercise(r: Mapping[str, Any], chapter: Any, path: Path) -> Exercise:
@@ -177,22 +185,6 @@ def _letter(name: str, value: Any) -> Letter:
         name, _words({k: value[k] for k in ("en", "zh") if k in value}), unit, number, value.get("whole", not rate),
         value.get("devices", False),
     )  # fmt: skip
-
-
-def exact(value: int | float | str) -> Fraction:
-    """A number of the file, exactly: 1.97e14 and "1.97e14" are whole.
-
-    Raises:
-        CostirError: where it is no finite number, or has more than 100 digits or an exponent of 100 or more.
-    """
-    if isinstance(value, int) and value.bit_length() > 332:  # its digits alone would take long
-        raise CostirError("a number has more than 100 digits", "write for example 1.97e14")
-    if len(str(value)) > LONGEST_NUMBER or re.search(r"[eE][-+]?[0_]*[1-9]_?[0-9]_?[0-9]", str(value)):
-        raise CostirError(f"the number {str(value)[:40]!r} is out of range", "at most 100 digits, and exponents below 100")
-    try:
-        return Fraction(repr(value) if isinstance(value, float) else str(value))
-    except (ValueError, ZeroDivisionError) as error:
-        raise CostirError(f"{str(value)[:40]!r} is not a number", "write for example 1.97e14") from error
 
 
 def _values(r: Mapping[str, Any]) -> FrozenMap[Fraction]:

@@ -22,7 +22,7 @@ from typing import Any
 from costir import symbolic as sym
 from costir.errors import CostirError, FormulaError, nearest
 from costir.exercises.bounds import substituted
-from costir.exercises.catalog import exact
+from costir.exercises.quantities import exact
 from costir.exercises.subjects import located
 from costir.formula import parse_formula
 from costir.hardware import load_chip
@@ -65,7 +65,10 @@ def derive(spec: Mapping[str, Any], folder: str) -> Expr:
     result = _formula(str(spec["formula"]), known) if "formula" in spec else list(known.values())[-1]
     if spec.get("large"):
         result = sym.limit(result, [sym.size(n) for n in spec["large"]])
-    return substituted(result, {n: parse_formula(str(f)).expr for n, f in spec.get("rename", {}).items()})
+    result = substituted(result, {n: parse_formula(str(f)).expr for n, f in spec.get("rename", {}).items()})
+    if not sym.is_real_value(result):
+        raise CostirError(f"what is derived, {sym.show(result)[:40]}, has no value", "check divisions by zero and the limit")
+    return result
 
 
 def _formula(text: str, known: Mapping[str, Expr]) -> Expr:

@@ -17,12 +17,14 @@ from costir.ir import Constraint, Graph
 from costir.lifting import depth as layers
 from costir.lifting.align import Item, Key, align, occurrences, unequal_lists
 from costir.lifting.expressions import Lifter
+from costir.lifting.far import FACTORS, far_point, spanned
 from costir.lifting.fit import Fitter, UnsureError
 from costir.lifting.guards import Regime, conditions, conflicts, roundings
 from costir.lifting.implied import is_divisibility, plain_calls, without_implied
 from costir.lifting.points import DEPTH_NAMES, WHOLE, Point, breaking, generic, telling
-from costir.lifting.steps import derived
+from costir.lifting.steps import derived, divisors_used
 from costir.lifting.stuck import Run, find_stuck, find_ties, likely_culprits
+from costir.lifting.trial import Trial, UntrackedError
 from costir.load.family import Family
 from costir.symbolic import Integer, holds, size
 from costir.trace import Trace
@@ -30,6 +32,7 @@ from costir.tracing.dims import Guard
 from costir.tracing.recorder import Event
 
 _LONG = 400  # operators; a loop over a size that makes more of them is traced at small sizes
+_FAR_CALLS = 3000  # operators of a run at far sizes
 _THIRD_POINT_UP_TO = 1500  # operators; below that a third probe costs little and checks much
 
 
@@ -80,6 +83,10 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None, pins: Ma
     if not names:
         return _assemble(run, [base], base, [], pins or {})
     found = _vary(run, base, names, pins or {})
+    while isinstance(found, UntrackedError) and {*names} - {*found.names}:
+        names = [n for n in names if n not in found.names]
+        pins = {**(pins or {}), **{n: f"for other values of {n}, {found.message}" for n in found.names}}
+        found = _vary(run, base, names, pins)
     return found if isinstance(found, Lifted) else blamed(run, base, names, pins or {}, found)
 
 
@@ -149,7 +156,7 @@ def _vary(
             outcome = _attempt(run, base, names, points, [t[2] for t in tuples[1::2]], pins)
             if isinstance(outcome, _LoopError):  # again, with smaller sizes: traces grow with them
                 return _vary(dataclasses.replace(run, loops=True), base, names, pins, levels)
-            if isinstance(outcome, Lifted):
+            if isinstance(outcome, Lifted | UntrackedError):
                 return outcome
             first = first or outcome
     return first or LiftError(f"no points were found that tell {', '.join(names)} apart", "choose other base sizes")
@@ -187,7 +194,8 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
             if any(more):
                 traces += [t for t in more if t is not None]
                 found = _told_apart(run, traces, base, names, pins)
-            return _widened(run, traces, base, names, pins, found)
+            found = _widened(run, traces, base, names, pins, found)
+            return _far_too(run, traces, base, names, pins, found)
         except CostirError as problem:
             return problem
     return LiftError("no sizes were found that take the same branches as the base sizes")
@@ -237,12 +245,130 @@ def _widened(run: Run, traces: list[Trace], base: Trace, names: list[str], pins:
             if not conflicts(base, [odd]):
                 wider = _assemble(run, [*traces, odd], base, names, pins)
                 if not wider.witness or found.witness:
-                    traces, found = [*traces, odd], wider
+                    traces.append(odd)
+                    found = wider
                     if group is asked:
                         break
         except CostirError:
             continue
     return found
+
+
+def _far_too(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str], found: Lifted) -> Lifted:
+    """The graph confirmed at sizes far from all others; where the model does otherwise there, with the conditions found.
+
+    Raises:
+        UntrackedError: a size decides in a way that no condition tells.
+        LiftError: no size alone decides.
+    """
+    if not _uncertain(run, traces, base, names):
+        return found
+    seen = [t.sizes for t in (*traces, base)]
+    stated = [c.condition for c in found.graph.constraints]
+    loose = [
+        c for c in stated if not (isinstance(c, sp.Eq) and c.lhs.has(sp.floor, sp.ceiling))
+    ]  # a rounding may come out otherwise
+    for conditions in [loose, stated] if loose != stated else [stated]:
+        far = _far_trace(run, conditions, seen, names, found)
+        if far is None or (conditions is not stated and conflicts(base, [far])):
+            continue
+        if conflicts(base, [far]):
+            break
+        try:
+            wider = _told_apart(run, [*traces, far], base, names, pins)
+            if not wider.guessed or _far_again(run, [*traces, far], base, names, pins, wider):
+                return wider
+        except UntrackedError:
+            raise
+        except CostirError:
+            pass
+    if far is None:
+        note = "no run at sizes far larger than the base could confirm the formulas"
+        return dataclasses.replace(found, graph=dataclasses.replace(found.graph, notes=(*found.graph.notes, note)))
+    trial = _trial(run, traces, base, names, pins, found)
+    limits = trial.limits(far.sizes)
+    further = _far_trace(run, [*stated, *(c.condition for c in limits)], seen, names, found)
+    if further is not None and not trial.agrees(further.sizes):
+        raise UntrackedError(
+            "several sizes together decide what the model does", [str(s) for c in limits for s in c.condition.free_symbols]
+        )
+    graph = dataclasses.replace(found.graph, constraints=tuple(without_implied([*found.graph.constraints, *limits])))
+    return dataclasses.replace(found, graph=graph)
+
+
+def _uncertain(run: Run, traces: Sequence[Trace], base: Trace, names: Sequence[str]) -> bool:
+    """Whether something may go on unseen between the sizes that were looked at and larger ones."""
+    if any(not e.library for e in base.escapes):
+        return True
+    seen = [t.sizes for t in (*traces, base)]
+    if run.family.related:  # a known library's model: only lengths steer it
+        return not spanned(seen, [n for n in names if n in ("T", "S")])
+    return not spanned(seen, names)
+
+
+def _far_trace(run: Run, conditions: Sequence[Any], seen: Sequence[Point], names: list[str], found: Lifted) -> Trace | None:
+    """A trace far away, or a little nearer, where the conditions hold and the model runs; or None."""
+    depths = run.depth.names
+    for factor, keep in itertools.product(FACTORS, (False, True)):
+        factors = dict.fromkeys(names, factor)
+        point = far_point(conditions, seen, names, factors, depths, keep)
+        while point is not None and _calls(found, point) > _FAR_CALLS and max(factors.values()) > 1:
+            steering = {str(s) for c in found.graph.calls for s in (c.count * (c.rounds or 1)).free_symbols}
+            factors = {n: max(1, f // 2) if n in steering else f for n, f in factors.items()}
+            if all(factors[n] == 1 for n in steering if n in factors):
+                break
+            point = far_point(conditions, seen, names, factors, depths, keep)
+        if point is None:
+            continue
+        try:
+            far = run.trace(point)
+            if _uneven(far):
+                evened = _evened([far], (far.sizes,))
+                far = run.trace(evened[0]) if evened is not None else far
+        except CostirError:
+            continue
+        if not _uneven(far):
+            return far
+    return None
+
+
+def _uneven(t: Trace) -> bool:
+    """Whether a router has rows that it cannot spread evenly."""
+    return any(rows % candidates for rows, candidates in t.routing)
+
+
+def _calls(found: Lifted, point: Mapping[str, int]) -> int:
+    """How many operators run at a point, as far as can be said."""
+    values = {size(n): Integer(v) for n, v in point.items()}
+    counts = [(c.count * (c.rounds or 1)).xreplace(values) for c in found.graph.calls]
+    return sum(int(n) for n in counts if n.is_Integer)
+
+
+def _far_again(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str], found: Lifted) -> bool:
+    """Whether what was guessed holds at one more far point, too."""
+    conditions = [c.condition for c in found.graph.constraints]
+    far = _far_trace(run, conditions, [t.sizes for t in traces[:2]], names, found)
+    return far is None or bool(_trial(run, traces, base, names, pins, found).agrees(far.sizes))
+
+
+def _trial(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str], found: Lifted) -> Trial:
+    """What was found, to be tried at other points."""
+
+    def agrees(point: Mapping[str, int]) -> bool | None:
+        try:
+            more = run.trace(point)
+        except CostirError:
+            return None
+        if conflicts(base, [more]):
+            return False
+        if _uneven(more):
+            return None
+        try:
+            return _assemble(run, [*traces, more], base, names, pins).graph.calls == found.graph.calls
+        except CostirError:
+            return False
+
+    return Trial(agrees, run.trace, [t.sizes for t in traces], names, [c.condition for c in found.graph.constraints])
 
 
 def _evened(traces: Sequence[Trace], points: tuple[Point, ...]) -> tuple[Point, ...] | None:
@@ -266,6 +392,8 @@ def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinn
         raise LiftError("at sizes near the base the model makes tensors without elements", "choose larger base sizes")
     checked, items, stored = _matched(run, traces, base)
     fitter = _fitter(run, checked, names) if names else None
+    if fitter is not None:
+        _refuse_digits(checked, fitter)
     lifter = Lifter(fitter)
     lifter.routed = any(t.routing for t in traces)
     calls = tuple(lifter.call(i) for i in items)
@@ -282,6 +410,21 @@ def _assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinn
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes))
     guessed = fitter is not None and fitter.guessed
     return Lifted(graph, guessed=guessed) if base in checked else Lifted(graph, base.events, base.sizes, guessed)
+
+
+def _refuse_digits(traces: Sequence[Trace], fitter: Fitter) -> None:
+    """Refuse sizes of which the program used digits: which of them it takes cannot be told from a few runs.
+
+    Raises:
+        UntrackedError: names the sizes.
+    """
+    for e in (e for e in traces[0].escapes if e.digits and not e.library):
+        rows = [[x.value for x in t.escapes if (x.source, x.what) == (e.source, e.what)] for t in traces]
+        place = rows[0].index(e.value)
+        found = fitter.plain(tuple([r[place] for r in rows])) if all(place < len(r) for r in rows) else None
+        names = [str(s) for s in found.free_symbols] if found is not None else []
+        if names:
+            raise UntrackedError(f"{e.source} takes {e.what} of {found}", names)
 
 
 def _empty(t: Trace) -> bool:
@@ -337,7 +480,8 @@ def _nearby(run: Run, name: str, value: int) -> int:
 
 def _fitter(run: Run, checked: Sequence[Trace], names: Sequence[str]) -> Fitter:
     periods = {n: (run.depth.prefix, run.depth.period) for n in run.depth.names if n in names}
-    return Fitter([t.sizes for t in checked], names, derived([t.steps for t in checked]), periods)
+    steps = [t.steps for t in checked]
+    return Fitter([t.sizes for t in checked], names, derived(steps), periods, divisors_used(steps))
 
 
 def _stated(run: Run, names: Sequence[str], pinned: Mapping[str, str]) -> list[Constraint]:

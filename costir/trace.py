@@ -24,7 +24,7 @@ from costir.ir import Call, Tensor
 from costir.load.family import Family
 from costir.symbolic import ZERO, Integer
 from costir.tracing.borrowed import borrowed
-from costir.tracing.dims import Dim, Guard, Step, watch
+from costir.tracing.dims import Dim, Escape, Guard, Step, watch
 from costir.tracing.frames import is_library_file, is_user_file
 from costir.tracing.masks import known_values
 from costir.tracing.patches import patched_torch
@@ -52,6 +52,7 @@ class Trace:
         notes: assumptions made on the way.
         routing: made-up choices of routers whose outcome decided row counts.
         steps: arithmetic on sizes that the program did, in order.
+        escapes: sizes that the program made plain numbers of.
     """
 
     sizes: Mapping[str, int]
@@ -61,6 +62,7 @@ class Trace:
     notes: tuple[str, ...]
     routing: tuple[Routing, ...] = ()
     steps: tuple[Step, ...] = ()
+    escapes: tuple[Escape, ...] = ()
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -137,9 +139,10 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
     Raises:
         TraceError: the model raises, or branches on data.
     """
-    scope, values, guards, steps = Scope(), Values(), dict[Guard, None](), dict[Step, None]()
+    scope, values = Scope(), Values()
+    guards, steps, escapes = dict[Guard, None](), dict[Step, None](), dict[Escape, None]()
     recorder, mode = Recorder(scope, values), FakeTensorMode(allow_non_fake_inputs=True)
-    with warnings.catch_warnings(), mode, patched_torch(), watch(guards, steps):
+    with warnings.catch_warnings(), mode, patched_torch(), watch(guards, steps, escapes):
         warnings.simplefilter("ignore")
         with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
             module, args, kwargs = build(family, sizes)
@@ -152,7 +155,8 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
                 weights = _register(recorder, module, (args, kwargs))
                 _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
     routing = tuple(recorder.routing) if recorder.routed else ()
-    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps))
+    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps),
+                 tuple(escapes))  # fmt: skip
 
 
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],

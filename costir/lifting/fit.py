@@ -18,6 +18,7 @@ from costir.lifting.steps import ROUNDING, Derived, combined, rounded_to, roundi
 from costir.symbolic import Expr, Integer, ceil_div, floor_div, size
 
 Vector = tuple[int, ...]
+_LARGEST_DIVISOR = 4096
 
 
 class UnsureError(LiftError):
@@ -41,6 +42,7 @@ class Fitter:
         names: the sizes.
         steps: arithmetic that the program did on its sizes, by the vector of its results.
         periods: of layers that repeat: sizes to (prefix, period).
+        divisors: numbers that the program divides sizes by.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class Fitter:
         names: Sequence[str],
         steps: Mapping[Vector, Sequence[Derived]] | None = None,
         periods: Mapping[str, tuple[int, int]] | None = None,
+        divisors: frozenset[int] = frozenset(),
     ) -> None:
         self.points = points
         self.names = list(names)
         self.steps = steps or {}
         self.periods = periods or {}
+        self.divisors = divisors
         self._stepped: dict[Vector, Expr | None] = {}
         self.guessed = False  # some number was found by a guess, not by a rule
         self._sums: list[tuple[Expr, Vector]] | None = None
@@ -105,7 +109,8 @@ class Fitter:
             return plain
         self.guessed = True
         for c in (1, -1, 2, -2, 3, -3, 4, -4):
-            shifted = self.monomial(tuple(v - c for v in vector))
+            less = tuple([v - c for v in vector])
+            shifted = self.monomial(less) or self.stepped(less)
             if shifted is not None:
                 return shifted + c
         return next((e for e in self._guesses(vector) if self.fits(e, vector)), None)
@@ -179,10 +184,10 @@ class Fitter:
         seen = [e for e in self.known.values() if e is not None and e.free_symbols and e.as_coeff_Add()[0] == 0]
         words = list(dict.fromkeys([*base, *seen]))[:80]
         table = [(w, v) for w, v in ((w, self.at(w)) for w in words) if all(x.is_Integer for x in v)]
-        yield from self._by_period(vector)
         yield from self._roundings(vector)  # what the program computed is likelier than what numbers look like
         yield from self._multiples(vector)
         yield from self._by_factor(vector)
+        yield from self._by_period(vector)
         yield from self._floors(table, vector)
         yield from self._affine(table, vector)
 
@@ -258,6 +263,8 @@ class Fitter:
                     count = ceil_div(size(n) - r, Integer(p))
                     e = size(n) - s - count if s is not None else count
                     values = tuple([int(v) for v in self.at(e)])
+                    if len(set(self.at(count))) == 1:
+                        continue  # no point shows that it grows
                     if all(v > 0 and x % v == 0 for v, x in zip(values, vector, strict=True)):
                         rest = self._rest(vector, values)
                         if rest is not None:
@@ -282,16 +289,18 @@ class Fitter:
         return bool(e.is_Add or e.has(sp.floor, sp.ceiling))
 
     def _floors(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
-        """floor or ceiling of p/q of a size or product, small q first, where the points show more than one remainder."""
-        for q in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32):
+        """floor or ceiling of a q-th of a size or product, small q first, where the points show more than one remainder.
+
+        A program halves, takes every eighth, or divides by a number that it was seen to divide by; of parts such as 2/7 it
+        would have to say so itself.
+        """
+        for q in sorted({2, 3, 4, 5, 6, 7, 8, 16, 32, 64, *(d for d in self.divisors if d <= _LARGEST_DIVISOR)}):
             for w, v in table:
                 values = [int(x) for x in v]
-                p = round(Fraction(vector[0] * q, values[0]))
-                for top in dict.fromkeys((p, p - 1, p + 1)):
-                    if top < 1 or (top > q and top % q == 0) or len({x * top % q for x in values}) < 2:
-                        continue
-                    if all(abs(n * q - x * top) <= 2 * q for n, x in zip(vector, values, strict=True)):
-                        yield from (floor_div(w * top, Integer(q)), ceil_div(w * top, Integer(q)))
+                if w.has(sp.floor, sp.ceiling) or len({x % q for x in values}) < 2 or len({x // q for x in values}) < 2:
+                    continue
+                if all(abs(n * q - x) < q for n, x in zip(vector, values, strict=True)):
+                    yield from (floor_div(w, Integer(q)), ceil_div(w, Integer(q)))
 
     def _affine(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
         """a*u + b*v + c with whole a, b in -8..8, from the first two points; the others decide."""
@@ -299,7 +308,7 @@ class Fitter:
             return  # nothing would be left to decide
         for u, uv in table:
             slope = Fraction(vector[1] - vector[0], int(uv[1] - uv[0])) if uv[1] != uv[0] else None
-            if slope is not None and slope.denominator <= 64:
+            if slope is not None and slope.denominator <= 4:
                 yield u * sp.Rational(slope.numerator, slope.denominator) + vector[0] - sp.Rational(
                     slope.numerator, slope.denominator) * uv[0]  # fmt: skip
         for (u, uv), (w, wv) in itertools.combinations(table, 2):

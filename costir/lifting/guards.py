@@ -45,8 +45,11 @@ def conflicts(base: Trace, traces: Sequence[Trace]) -> list[Guard]:
 
 
 def _is_one(g: Guard) -> bool:
-    """Whether it asks if a size that is 1 at the base is 1. Such shortcuts are checked by their cost instead: see `Lifted`."""
-    return g.left == 1 and g.right == 1
+    """Whether it asks if a size that is 1 at the base is 1. Such shortcuts are checked by their cost instead: see `Lifted`.
+
+    A quotient that is 1 is none: D // 64 == 1 says which D the formulas are for.
+    """
+    return g.left == 1 and g.right == 1 and g.rounded is None
 
 
 def conditions(traces: Sequence[Trace], base: Trace, fitter: Fitter) -> list[Constraint]:

@@ -47,7 +47,8 @@ def derived(traces: Sequence[Sequence[Step]]) -> dict[Vector, list[Derived]]:
 def settled(traces: Sequence[Sequence[Step]]) -> list[tuple[Step, Derived]]:
     """Roundings of the user's that give one number in all traces although they are of different sizes: ceil(T/W) == 1.
 
-    The formulas then hold only where they give that number.
+    The formulas then hold only where they give that number. A remainder is one, too, where all sizes lie within one multiple:
+    T % 64 is T below 64.
     """
     tables = [_by_place(steps) for steps in traces]
     found = []
@@ -56,9 +57,29 @@ def settled(traces: Sequence[Sequence[Step]]) -> list[tuple[Step, Derived]]:
         if key[1] not in ROUNDING or not is_user_file(key[0][0]) or any(len(c) != len(first) for c in columns):
             continue
         for row in zip(*columns, strict=True):
-            if len({s.value for s in row}) == 1 and len({(s.left, s.right) for s in row}) > 1:
-                found.append((row[0], Derived(key[1], key[2], tuple([s.left for s in row]), tuple([s.right for s in row]))))
+            if len({(s.left, s.right) for s in row}) == 1:
+                continue
+            step = _settled_at(row)
+            if step is not None:
+                found.append((step, Derived(step.op, key[2], tuple([s.left for s in row]), tuple([s.right for s in row]))))
     return found
+
+
+def _settled_at(row: Sequence[Step]) -> Step | None:
+    """The rounding that gives one number in all traces: that of the first, or None."""
+    first = row[0]
+    if len({s.value for s in row}) == 1:
+        return first
+    if first.op == "%" and all(s.right for s in row) and len({s.left // s.right for s in row}) == 1:
+        return first._replace(op="//", value=first.left // first.right)
+    return None
+
+
+def divisors_used(traces: Sequence[Sequence[Step]]) -> frozenset[int]:
+    """The plain numbers that the program divides sizes by."""
+    return frozenset(
+        s.right * s.scale.denominator for t in traces[:2] for s in t if s.op in ROUNDING and 1 < s.right * s.scale.denominator
+    )
 
 
 def _by_place(steps: Sequence[Step]) -> Mapping[Any, list[Step]]:

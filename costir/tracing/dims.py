@@ -7,6 +7,7 @@ program computes from its sizes, such as `(T + W - 1) // W`, is noted too: a dim
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import sys
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from costir.tracing.frames import is_library_file, is_user_file, where
+from costir.tracing.keys import keys_at
 
 OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -58,23 +60,52 @@ class Step(NamedTuple):
     value: int
 
 
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """A use of a size after which it is a plain number that remembers nothing: int(T), T ^ 1, a place in a set.
+
+    Attributes:
+        source: the line.
+        what: how it was used.
+        value: the size.
+        library: done by an installed package, not by the user.
+        digits: what came of it depends on digits of the size, not on its magnitude: no trial at a few sizes finds out how.
+    """
+
+    source: str
+    what: str
+    value: int
+    library: bool
+    digits: bool
+
+
+_EXACT = 1e15  # up to here floats hold whole numbers exactly
+_MULTIPLES = 2000  # of a fraction's denominator, at which a product of floats is looked at
+_WIDEST = 40  # bits of a shift
 _MOST_STEPS = 20_000  # a loop over a size may do the same arithmetic any number of times
 _UNIT = Fraction(1)
-_log: list[tuple[dict[Guard, None], dict[Step, None]]] = []  # of the innermost trace; empty outside traces
+_POWERS = 8  # of higher ones, only the magnitude is known
+_log: list[tuple[dict[Guard, None], dict[Step, None], dict[Escape, None]]] = []  # of the innermost trace; empty outside traces
 
 
 class watch:  # noqa: N801 - reads as a verb where it is used
-    """Context in which comparisons of `Dim`s are noted into `guards`, and arithmetic on them into `steps`."""
+    """Context in which comparisons of `Dim`s are noted into `guards`, arithmetic into `steps`, other uses into `escapes`."""
 
-    def __init__(self, guards: dict[Guard, None], steps: dict[Step, None] | None = None) -> None:
+    def __init__(self, guards: dict[Guard, None], steps: dict[Step, None] | None = None,
+                 escapes: dict[Escape, None] | None = None) -> None:  # fmt: skip
         self.guards = guards
         self.steps = steps if steps is not None else {}
+        self.escapes = escapes if escapes is not None else {}
 
     def __enter__(self) -> None:
-        _log.append((self.guards, self.steps))
+        _log.append((self.guards, self.steps, self.escapes))
 
     def __exit__(self, *error: object) -> None:
         _log.pop()
+
+
+def _plain(x: Any) -> int:
+    return int.__int__(x) if isinstance(x, int) else int(x)
 
 
 def _note(op: str, left: int, right: int, outcome: bool, rounded: tuple[str, int, int] | None = None) -> None:
@@ -82,7 +113,7 @@ def _note(op: str, left: int, right: int, outcome: bool, rounded: tuple[str, int
         frame = sys._getframe(2)
         if is_user_file(frame.f_code.co_filename):
             library = is_library_file(frame.f_code.co_filename)
-            _log[-1][0][Guard(where(frame), op, int(left), int(right), outcome, library, rounded=rounded)] = None
+            _log[-1][0][Guard(where(frame), op, _plain(left), _plain(right), outcome, library, rounded=rounded)] = None
 
 
 def note_guard(frame: FrameType | None, op: str, left: int, right: int, branch: bool = False,
@@ -97,8 +128,28 @@ def note_guard(frame: FrameType | None, op: str, left: int, right: int, branch: 
     """
     if _log and frame is not None:
         library = not branch or is_library_file(frame.f_code.co_filename)
-        outcome = OPERATORS[op](int(left), int(right))
-        _log[-1][0][Guard(where(frame), op, int(left), int(right), outcome, library, implied=True, rounded=rounded)] = None
+        outcome = OPERATORS[op](_plain(left), _plain(right))
+        _log[-1][0][Guard(where(frame), op, _plain(left), _plain(right), outcome, library, implied=True, rounded=rounded)] = (
+            None
+        )
+
+
+def note_escape(frame: FrameType | None, what: str, value: int, digits: bool = False) -> None:
+    """Note that a size became a plain number at a frame of the user's or a library's; others are not noted."""
+    if _log and frame is not None and is_user_file(frame.f_code.co_filename):
+        library = is_library_file(frame.f_code.co_filename)
+        _log[-1][2][Escape(where(frame), what, int.__int__(value), library, digits)] = None
+
+
+def _escaping(name: str, what: str, digits: bool = False) -> Callable[..., Any]:
+    """A method of int that gives something that remembers nothing."""
+    compute = getattr(int, name)
+
+    def method(self: Dim, *others: Any) -> Any:
+        note_escape(sys._getframe(1), what, self, digits)
+        return compute(self, *others)
+
+    return method
 
 
 def _step(op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -> Dim:
@@ -110,17 +161,17 @@ def note_step(frame: FrameType | None, op: str, left: int, right: int, value: in
     """Note arithmetic on sizes done at a frame; None notes nothing."""
     if _log and frame is not None and len(_log[-1][1]) < _MOST_STEPS:
         place = frame.f_code.co_filename, frame.f_lineno, frame.f_lasti
-        _log[-1][1][Step(place, op, scale, int(left), int(right), int(value))] = None
+        _log[-1][1][Step(place, op, scale, _plain(left), _plain(right), int(value))] = None
 
 
 def _comparison(op: str) -> Callable[[Dim, Any], Any]:
     compare = getattr(int, {"<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__", "==": "__eq__", "!=": "__ne__"}[op])
 
     def method(self: Dim, other: Any) -> Any:
-        if type(other) is float and other == other and abs(other) < 1e15:
+        if type(other) is float and other == other and abs(other) < _EXACT:
             exact = Fraction(other)
-            outcome = OPERATORS[op](int(self) * exact.denominator, exact.numerator)
-            _note(op, int(self) * exact.denominator, exact.numerator, outcome)
+            outcome = OPERATORS[op](int.__int__(self) * exact.denominator, exact.numerator)
+            _note(op, int.__int__(self) * exact.denominator, exact.numerator, outcome)
             return outcome
         outcome = compare(self, other)
         if outcome is not NotImplemented and type(other) is not bool:
@@ -137,12 +188,16 @@ def _arithmetic(op: str, name: str, swapped: bool = False) -> Callable[..., Any]
         value = compute(self, other)
         if type(value) is not int:
             if op == "*" and type(other) is float:
-                return Quotient(self, 1, Fraction(other).limit_denominator(10**6), float(self) * other)
+                made = Quotient(
+                    self, 1, Fraction(other).limit_denominator(10**6), float.__mul__(float(int.__int__(self)), other)
+                )
+                made.unsure = _slips(other)
+                return made
             return value
         left, right = (other, self) if swapped else (self, other)
         made = _step(op, left, right, value)
         if op in ("%", "//"):
-            made.rounded = (op, int(left), int(right))
+            made.rounded = (op, _plain(left), _plain(right))
         return made
 
     return method
@@ -158,7 +213,6 @@ class Dim(int):
     __ge__ = _comparison(">=")
     __eq__ = _comparison("==")
     __ne__ = _comparison("!=")
-    __hash__ = int.__hash__
     __add__ = _arithmetic("+", "__add__")
     __radd__ = _arithmetic("+", "__radd__", swapped=True)
     __sub__ = _arithmetic("-", "__sub__")
@@ -169,6 +223,70 @@ class Dim(int):
     __rfloordiv__ = _arithmetic("//", "__rfloordiv__", swapped=True)
     __mod__ = _arithmetic("%", "__mod__")
     __rmod__ = _arithmetic("%", "__rmod__", swapped=True)
+    __int__ = _escaping("__int__", "int()")
+    __float__ = _escaping("__float__", "float()")
+    __str__ = __repr__ = _escaping("__repr__", "text")
+    __format__ = _escaping("__format__", "text")
+    bit_length = _escaping("bit_length", "bit_length()")
+    bit_count = _escaping("bit_count", "bit_count()", digits=True)
+    __rlshift__ = _escaping("__rlshift__", "<<")
+    __xor__ = _escaping("__xor__", "^", digits=True)
+    __rxor__ = _escaping("__rxor__", "^", digits=True)
+    __or__ = _escaping("__or__", "|", digits=True)
+    __ror__ = _escaping("__ror__", "|", digits=True)
+
+    def __hash__(self) -> int:
+        if _log:
+            frame = sys._getframe(1)
+            if is_user_file(frame.f_code.co_filename):
+                note_escape(frame, "a key", self)
+                for key in keys_at(frame):
+                    note_guard(frame, "==", self, key, branch=True)
+        return int.__hash__(self)
+
+    def __and__(self, other: Any) -> Any:
+        bits = int.__and__(self, other)
+        if bits is NotImplemented:
+            return bits
+        if type(other) is int and other > 0 and other & (other + 1) == 0:  # the last digits in base 2
+            return self._rounded("%", other + 1, bits)
+        note_escape(sys._getframe(1), "&", self, digits=True)
+        return bits
+
+    __rand__ = __and__
+
+    def __rshift__(self, other: Any) -> Any:
+        value = int.__rshift__(self, other)
+        return self._rounded("//", 1 << other, value) if type(other) is int and other < _WIDEST else value
+
+    def __lshift__(self, other: Any) -> Any:
+        value = int.__lshift__(self, other)
+        return _step("*", self, 1 << other, value) if type(other) is int and other < _WIDEST else value
+
+    def _rounded(self, op: str, by: int, value: int) -> Dim:
+        note_step(sys._getframe(2), op, self, by, value)
+        made = Dim(value)
+        made.rounded = (op, int.__int__(self), by)
+        return made
+
+    def __round__(self, *digits: Any) -> Any:
+        if digits:
+            note_escape(sys._getframe(1), "round()", self, digits=True)
+        return int.__round__(self, *digits) if digits else self
+
+    def __invert__(self) -> Dim:
+        return _step("-", -1, self, int.__invert__(self))
+
+    def __abs__(self) -> Dim:
+        negative = int.__lt__(self, 0)
+        _note("<", self, 0, negative)
+        return _step("*", -1, self, int.__neg__(self)) if negative else self
+
+    def __divmod__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return int.__divmod__(self, other)
+        quotient, rest = int.__divmod__(self, other)
+        return self._rounded("//", other, quotient), self._rounded("%", other, rest)
 
     def __bool__(self) -> bool:
         outcome = int.__ne__(self, 0)
@@ -180,12 +298,21 @@ class Dim(int):
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
         value = int.__pow__(self, other, modulus) if modulus is not None else int.__pow__(self, other)
-        if type(value) is int and type(other) is int and other == 2 and modulus is None:
-            return _step("*", self, self, value)
+        if type(value) is int and type(other) is int and 2 <= other <= _POWERS and modulus is None:
+            power: int = self
+            for n in range(2, other + 1):
+                note_step(sys._getframe(1), "*", power, self, int.__int__(self) ** n)
+                power = int.__int__(self) ** n
+            return Dim(value)
+        note_escape(sys._getframe(1), "**", self, digits=modulus is not None)
         return value
 
+    def __rpow__(self, other: Any, modulus: Any = None) -> Any:
+        note_escape(sys._getframe(1), "**", self, digits=modulus is not None)
+        return int.__rpow__(self, other)
+
     def __truediv__(self, other: Any) -> Any:
-        value = int.__truediv__(self, other) if isinstance(other, int) else int(self) / other
+        value = int.__truediv__(self, other) if isinstance(other, int) else int.__int__(self) / other
         if isinstance(other, int):
             return Quotient(self, other, _UNIT, value)
         if type(other) is float and other:
@@ -193,14 +320,14 @@ class Dim(int):
         return value
 
     def __rtruediv__(self, other: Any) -> Any:
-        value = int.__rtruediv__(self, other) if isinstance(other, int) else other / int(self)
+        value = int.__rtruediv__(self, other) if isinstance(other, int) else other / int.__int__(self)
         return Quotient(other, self, _UNIT, value) if isinstance(other, int) else value
 
     def __deepcopy__(self, memo: object) -> Dim:
         return self
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
+        return int, (int.__int__(self),)
 
 
 def _crossed(op: str) -> Callable[[Quotient, Any], Any]:
@@ -209,7 +336,7 @@ def _crossed(op: str) -> Callable[[Quotient, Any], Any]:
 
     def method(self: Quotient, other: Any) -> Any:
         outcome = compare(self, other)
-        if isinstance(other, (int, float)) and not isinstance(other, bool) and self.right > 0 and abs(other) < 1e15:
+        if isinstance(other, (int, float)) and not isinstance(other, bool) and self.right > 0 and abs(other) < _EXACT:
             exact = Fraction(int(other) if isinstance(other, int) else float.__float__(other))
             _note(op, int(self.left) * self.scale.numerator * exact.denominator,
                   exact.numerator * int(self.right) * self.scale.denominator, outcome)  # fmt: skip
@@ -218,17 +345,27 @@ def _crossed(op: str) -> Callable[[Quotient, Any], Any]:
     return method
 
 
+@functools.lru_cache(maxsize=1024)
+def _slips(factor: float) -> bool:
+    """Whether a whole number times a float may come out beside the whole number that it is by fractions: 100 * 0.29 < 29."""
+    exact = Fraction(factor).limit_denominator(10**6)
+    return exact.denominator > 1 and any(
+        exact.denominator * k * factor != exact.numerator * k for k in range(1, min(_MULTIPLES, int(1e12) // exact.denominator))
+    )
+
+
 class Quotient(float):
     """scale * left / right as a float, that remembers what it was made of until it is rounded to a whole number again."""
 
     left: int
     right: int
     scale: Fraction
+    unsure: bool = False  # as a whole number it may be one less or more than by fractions
 
     def __new__(cls, left: int, right: int, scale: Fraction, value: float) -> Quotient:
         """`value` is scale * left / right as the program computed it."""
         self = super().__new__(cls, value)
-        self.left, self.right, self.scale = int(left), int(right), scale
+        self.left, self.right, self.scale = _plain(left), _plain(right), scale
         return self
 
     __lt__ = _crossed("<")
@@ -240,7 +377,7 @@ class Quotient(float):
     __hash__ = float.__hash__
 
     def _scaled(self, by: Any, value: float) -> float:
-        if type(by) in (int, float, Fraction) and by and abs(by) < 1e15:
+        if type(by) in (int, float, Fraction) and by and abs(by) < _EXACT:
             return Quotient(self.left, self.right, self.scale * Fraction(by).limit_denominator(10**6), value)
         return value
 
@@ -254,9 +391,59 @@ class Quotient(float):
         value = float.__truediv__(self, other)
         return self._scaled(1 / Fraction(other) if type(other) in (int, float) and other else None, value)
 
+    def _shifted(self, by: Any, value: float, times: int = 1) -> float:
+        """times * self + by, where `by` is a plain number and `times` 1 or -1."""
+        if type(by) not in (int, float, Dim) or by != by or abs(by) >= _EXACT:
+            return value
+        frame, c = sys._getframe(2), Fraction(by).limit_denominator(10**6)
+        up, down = times * self.scale.numerator * c.denominator, self.scale.denominator * c.denominator
+        note_step(frame, "*", self.left, up, self.left * up)
+        over = self.right * self.scale.denominator * c.numerator
+        note_step(frame, "*", self.right, self.scale.denominator * c.numerator, over)
+        note_step(frame, "+", self.left * up, over, self.left * up + over)
+        note_step(frame, "*", self.right, down, self.right * down)
+        return Quotient(self.left * up + over, self.right * down, _UNIT, value)
+
+    def __add__(self, other: Any) -> Any:
+        value = float.__add__(self, other)
+        return self._shifted(other, value) if value is not NotImplemented else value
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        value = float.__sub__(self, other)
+        return self._shifted(-other, value) if value is not NotImplemented else value
+
+    def __rsub__(self, other: Any) -> Any:
+        value = float.__rsub__(self, other)
+        return self._shifted(other, value, -1) if value is not NotImplemented else value
+
+    def is_integer(self) -> bool:
+        frame, top, bottom = sys._getframe(1), self.left * self.scale.numerator, self.right * self.scale.denominator
+        if bottom <= 0:
+            return float.is_integer(self)
+        note_step(frame, "*", self.left, self.scale.numerator, top)
+        note_guard(frame, "==", top % bottom, 0, branch=True, rounded=("%", top, bottom))
+        return top % bottom == 0
+
+    def __round__(self, *digits: Any) -> Any:
+        top, bottom = self.left * self.scale.numerator, self.right * self.scale.denominator
+        value = float.__round__(self, *digits)
+        if digits or top < 0 or bottom <= 0 or bottom % 2 == 0:  # halves go to the even neighbour
+            note_escape(sys._getframe(1), "round()", self.left, digits=True)
+            return value
+        note_step(sys._getframe(1), "*", self.left, 2 * self.scale.numerator, 2 * top)
+        note_step(sys._getframe(1), "+", 2 * top, bottom, 2 * top + bottom)
+        note_step(sys._getframe(1), "//", 2 * top + bottom, 2 * bottom, value)
+        return value
+
     def __int__(self) -> int:
         value = int(float(self))
         if self.left >= 0 and self.right > 0 and self.scale > 0:
+            if self.unsure:
+                top, bottom = self.left * self.scale.numerator, self.right * self.scale.denominator
+                note_step(sys._getframe(1), "*", self.left, self.scale.numerator, top)
+                note_guard(sys._getframe(1), "==", top % bottom, 0, rounded=("%", top, bottom))
             _step("floor", self.left, self.right, value, self.scale)
         return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from costir.errors import TraceError
-from costir.tracing.dims import Dim, note_guard, note_step
+from costir.tracing.dims import Dim, note_escape, note_guard, note_step
 from costir.tracing.frames import user_frame, where
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
@@ -93,6 +94,24 @@ def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, old)
+
+
+# Functions of whole numbers whose results remember nothing; of the first, no trial at a few sizes finds out how they go.
+_BY_DIGITS = ("gcd", "lcm", "comb", "perm", "factorial", "isclose")
+_BY_MAGNITUDE = ("isqrt", "sqrt", "log", "log2", "log10", "log1p", "exp", "pow")
+
+
+def _noting(name: str) -> Callable[..., Any]:
+    """A function of `math` that notes the sizes that it is given."""
+    old = getattr(math, name)
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        for a in args:
+            if type(a) is Dim:
+                note_escape(sys._getframe(1), f"{name}()", a, digits=name in _BY_DIGITS)
+        return old(*args, **kwargs)
+
+    return noting
 
 
 def _keep(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,6 +214,8 @@ def patched_torch(shapes: bool = True) -> Iterator[None]:
             stack.enter_context(_replaced(torch.nested, name, _refuse_nested))
         # layers leave their fused operators for tensors that override functions; that a trace looks on is no such case
         stack.enter_context(_replaced(torch.overrides, "has_torch_function", lambda args: False))
+        for name in (*_BY_DIGITS, *_BY_MAGNITUDE):
+            stack.enter_context(_replaced(math, name, _noting(name)))
         stack.enter_context(_lazy_parameters())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         if shapes:

@@ -11,7 +11,10 @@ import sympy as sp
 from costir.cost import cost, cost_of
 from costir.errors import CostirError, LiftError
 from costir.ir import Constraint, Graph, Node
-from costir.lift import Lifted, lift
+from costir.lift import lift
+from costir.lifting.assemble import Lifted
+from costir.lifting.implied import without_implied
+from costir.lifting.trial import BY_TRIAL
 from costir.load.family import Family
 from costir.recount import SHORTCUT
 from costir.symbolic import Expr, Integer, Symbol, size, total
@@ -24,11 +27,12 @@ _FEW = 3  # values on one side of a branch, up to which each is a regime of its 
 
 
 class Side(NamedTuple):
-    """A point on the other side of a branch, and what holds on that whole side."""
+    """A point on the other side of a branch, and what holds on that whole side; `beyond` where no comparison tells it."""
 
     point: dict[str, int]
     pins: dict[str, str]
     ties: dict[str, tuple[str, ...]]
+    beyond: Constraint | None = None
 
 
 def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> list[Graph]:
@@ -52,7 +56,7 @@ def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> li
                 if any(_covers(g, side.point) for g in found):
                     continue
                 attempts += 1
-                other = _lifted(family, side, phase, optimizer)
+                other = _lifted(family, _beyond(branch, side), phase, optimizer)
                 if other is not None:
                     found.append(dataclasses.replace(other, sizes=base.sizes))
                     if not side.pins:
@@ -66,7 +70,16 @@ def _lifted(family: Family, side: Side, phase: str, optimizer: Any) -> Graph | N
         graph = confirmed(lift(dataclasses.replace(family, sizes=side.point), phase, optimizer, side.pins, side.ties))
     except CostirError:
         return None
+    if side.beyond is not None:
+        graph = dataclasses.replace(graph, constraints=tuple(without_implied([*graph.constraints, side.beyond])))
     return graph if _covers(graph, side.point) else None
+
+
+def _beyond(branch: Constraint, side: Side) -> Side:
+    """The side with the opposite of a condition found by trial: the program itself makes no comparison that would tell it."""
+    if not branch.source.startswith(BY_TRIAL) or side.pins:
+        return side
+    return side._replace(beyond=Constraint(sp.Not(branch.condition), branch.source, branch=True))
 
 
 def _other_sides(branch: Constraint, graph: Graph, base: Mapping[str, int]) -> Iterator[Side]:

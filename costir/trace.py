@@ -24,9 +24,10 @@ from costir.ir import Call, Tensor
 from costir.load.family import Family
 from costir.symbolic import ZERO, Integer
 from costir.tracing.borrowed import borrowed
-from costir.tracing.dims import Dim, Escape, Guard, Step, watch
+from costir.tracing.dims import Dim
 from costir.tracing.frames import is_library_file, is_user_file
 from costir.tracing.masks import known_values
+from costir.tracing.notes import Escape, Guard, Step, watch
 from costir.tracing.patches import patched_torch
 from costir.tracing.paths import paths
 from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope

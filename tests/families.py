@@ -65,7 +65,7 @@ class Run(nn.Module):
 
 def load_all() -> Mapping[str, Model]:
     """Every model of every kind."""
-    for kind in ("branches", "loops", "layers", "shapes", "bodies", "state", "inputs", "data"):
+    for kind in ("branches", "hidden", "loops", "layers", "shapes", "bodies", "state", "inputs", "data"):
         importlib.import_module(f"families_{kind}")
     return MODELS
 

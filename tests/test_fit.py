@@ -16,7 +16,8 @@ from costir.lifting.fit import Fitter, UnsureError, independent
 from costir.lifting.points import generic, telling
 from costir.lifting.steps import Derived, combined, derived
 from costir.symbolic import size
-from costir.tracing.dims import Dim, Step, watch
+from costir.tracing.dims import Dim
+from costir.tracing.notes import Step, watch
 
 BASES = [{"B": 2, "T": 12, "D": 16, "N": 4}, {"B": 4, "T": 4, "D": 8}, {"A": 7, "C": 13}, {"B": 3, "T": 20, "D": 60, "N": 5}]
 FAR = [{n: 31 + 7 * i + 13 * k for i, n in enumerate("ABCDNT")} for k in range(5)] + [dict.fromkeys("ABCDNT", 60)]

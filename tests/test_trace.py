@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from costir import trace
 from costir.api import family_of
-from costir.tracing.dims import Dim, Guard, Step, watch
+from costir.tracing.dims import Dim
+from costir.tracing.notes import Guard, Step, watch
 
 load_all()
 NUMBER = st.integers(1, 200)

@@ -9,6 +9,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from sympy import isprime
+
 from costir.lifting.implied import is_divisibility
 from costir.lifting.points import Point
 from costir.symbolic import Boolean, Integer, holds, size
@@ -76,11 +78,12 @@ def _kept(seen: Sequence[Mapping[str, int]], point: Mapping[str, int], name: str
 
 
 def _values(seen: Sequence[Mapping[str, int]], name: str, unit: int, factor: int, place: int) -> Iterator[int]:
-    """Multiples of the unit far beyond those seen, odd multiples first; then nearer ones; then what was seen."""
+    """Multiples of the unit far beyond those seen, prime ones first, then odd ones; then nearer ones; then what was seen."""
     most = max(p[name] for p in seen)
     first = factor * most // unit + 2 * place
     first += 1 - first % 2
-    yield from (unit * k for k in (*range(first, first + _TRIED, 2), *range(first + 1, first + _TRIED, 2)))
+    odd, even = range(first, first + _TRIED, 2), range(first + 1, first + _TRIED, 2)
+    yield from (unit * k for k in dict.fromkeys((*filter(isprime, odd), *odd, *even)))
     yield from (unit * k for k in range(first, 0, -max(1, first // _TRIED)))
     yield from dict.fromkeys(p[name] for p in seen)
 

@@ -202,13 +202,15 @@ class Fitter:
                     yield rest * w
 
     def _by_factor(self, vector: Vector) -> Iterator[Expr]:
-        """A product in which one or two factors are sums: T*(T + 1)/2, (N + 2*K)*H."""
+        """A product in which one or two factors are sums: T*(T + 1)/2, (N + 2*K)*H; or one is a half, a quarter rounded."""
         usable = [(f, v) for f, v in self._factors() if all(x > 0 and 12 * n % x == 0 for x, n in zip(v, vector, strict=True))]
         for f, v in usable:
             rest = self._rest(vector, v)
-            if rest is not None and self._whole(rest, f):
+            if rest is not None and (rest.as_coeff_Mul()[0].is_Integer if self._is_rounded(f) else self._whole(rest, f)):
                 yield rest * f
         for (f, v), (g, w) in itertools.combinations_with_replacement(usable[:40], 2):
+            if self._is_rounded(f) or self._is_rounded(g):
+                continue  # no program multiplies two roundings
             both = tuple([x * y for x, y in zip(v, w, strict=True)])
             if all(12 * n % x == 0 for x, n in zip(both, vector, strict=True)):
                 rest = self._rest(vector, both)
@@ -284,6 +286,9 @@ class Fitter:
                 if len(forms) > 1:
                     raise UnsureError(f"{forms[0]} and {forms[1]} are the same at all points", forms)
                 yield forms[0]
+
+    def _is_rounded(self, e: Expr) -> bool:
+        return bool(e.has(sp.floor, sp.ceiling))
 
     def _is_composite(self, e: Expr) -> bool:
         return bool(e.is_Add or e.has(sp.floor, sp.ceiling))

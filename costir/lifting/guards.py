@@ -14,8 +14,8 @@ from costir.lifting.fit import Fitter, independent
 from costir.lifting.steps import combined, derived, floored, settled
 from costir.symbolic import Boolean, Expr, holds, size
 from costir.trace import Trace
-from costir.tracing.dims import Guard
 from costir.tracing.frames import is_library_file
+from costir.tracing.notes import Guard
 
 _RELATIONS = {"<": sp.Lt, "<=": sp.Le, ">": sp.Gt, ">=": sp.Ge, "==": sp.Eq, "!=": sp.Ne}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import sympy as sp
 
 from costir.symbolic import Expr, Integer, ceil_div, floor_div
-from costir.tracing.dims import Step
 from costir.tracing.frames import is_user_file
+from costir.tracing.notes import Step
 
 Vector = tuple[int, ...]
 ROUNDING = frozenset(("//", "%", "floor", "ceil"))
@@ -78,7 +78,7 @@ def _settled_at(row: Sequence[Step]) -> Step | None:
 def divisors_used(traces: Sequence[Sequence[Step]]) -> frozenset[int]:
     """The plain numbers that the program divides sizes by."""
     return frozenset(
-        s.right * s.scale.denominator for t in traces[:2] for s in t if s.op in ROUNDING and 1 < s.right * s.scale.denominator
+        s.right * s.scale.denominator for t in traces[:2] for s in t if s.op in ROUNDING and s.right * s.scale.denominator > 1
     )
 
 

@@ -16,8 +16,10 @@ from costir.lifting.points import Point
 from costir.symbolic import Boolean, Integer, holds, size
 from costir.trace import Trace
 
+BY_TRIAL = "found by trial"
 _LOW = (2, 3, 5)  # small sizes to try
 _BETWEEN = 3  # points at which what holds at both ends must hold, too
+_BETWEEN_GUESSED = 16  # of a form that was guessed
 _LARGEST = 100_000  # a boundary is looked for up to here
 _UNITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64)
 
@@ -45,6 +47,7 @@ class Trial:
         seen: the points at which it holds.
         names: the sizes that vary.
         conditions: what holds at all of them.
+        guessed: some of it was guessed.
     """
 
     agrees: Callable[[Mapping[str, int]], bool | None]
@@ -52,6 +55,7 @@ class Trial:
     seen: Sequence[Mapping[str, int]]
     names: Sequence[str]
     conditions: Sequence[Boolean]
+    guessed: bool = False
 
     def limits(self, far: Mapping[str, int]) -> list[Constraint]:
         """Conditions on single sizes under which a run agrees, where one at a far point does not.
@@ -96,7 +100,7 @@ class Trial:
             tried = [{**failing, name: first + unit * k} for k in (0, 5, 8)]
             if all(self.agrees(p) for p in tried if self._legal(p)):
                 condition = sp.Eq(sp.Mod(size(name), Integer(unit), evaluate=False), 0, evaluate=False)
-                return [Constraint(condition, f"found by trial{at}", branch=True)]
+                return [Constraint(condition, f"{BY_TRIAL}{at}", branch=True)]
         return None
 
     def _range(self, name: str, failing: Mapping[str, int], at: str) -> list[Constraint] | None:
@@ -114,12 +118,12 @@ class Trial:
         if any(self.agrees({**near, name: v}) is False for v in _LOW if v in down):
             bottom = self._last(near, name, down)
         inside = [v for v in range(max(2, bottom), top + 1) if self._legal({**near, name: v})]
-        drawn = random.Random(name).sample(inside, min(_BETWEEN, len(inside)))
+        drawn = random.Random(name).sample(inside, min(_BETWEEN_GUESSED if self.guessed else _BETWEEN, len(inside)))
         if any(self.agrees({**near, name: v}) is False for v in drawn):
             return None
-        found = [Constraint(sp.Le(size(name), Integer(top)), f"found by trial{at}", branch=True)]
+        found = [Constraint(sp.Le(size(name), Integer(top)), f"{BY_TRIAL}{at}", branch=True)]
         if bottom > 1:
-            found.append(Constraint(sp.Ge(size(name), Integer(bottom)), f"found by trial{at}", branch=True))
+            found.append(Constraint(sp.Ge(size(name), Integer(bottom)), f"{BY_TRIAL}{at}", branch=True))
         return found
 
     def _last(self, near: Mapping[str, int], name: str, values: Sequence[int]) -> int:

@@ -9,136 +9,20 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from costir.tracing.frames import is_library_file, is_user_file, where
+from costir.tracing.frames import is_library_file, is_user_file
 from costir.tracing.keys import keys_at
-
-OPERATORS: dict[str, Callable[[int, int], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A comparison of sizes that the program made: `left op right` came out as `outcome` at `source`."""
-
-    source: str
-    op: str
-    left: int
-    right: int
-    outcome: bool
-    library: bool = False  # made by an installed package, not by the user
-    implied: bool = False  # not written as a comparison: a table is only so long
-    rounded: tuple[str, int, int] | None = (
-        None  # where `left` is a remainder or a rounded quotient: "%" or "//", of what, by what
-    )
-
-    @property
-    def key(self) -> tuple[str, str, bool]:
-        """What stays the same when the sizes change."""
-        return self.source, self.op, self.implied
-
-
-class Step(NamedTuple):
-    """One piece of arithmetic on sizes that the program did: scale * `left` `op` `right` gave `value` at a place.
-
-    `op` is one of + - * // %, or "floor" and "ceil" for a quotient taken as a float and then rounded.
-    """
-
-    place: tuple[str, int, int]
-    op: str
-    scale: Fraction
-    left: int
-    right: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Escape:
-    """A use of a size after which it is a plain number that remembers nothing: int(T), T ^ 1, a place in a set.
-
-    Attributes:
-        source: the line.
-        what: how it was used.
-        value: the size.
-        library: done by an installed package, not by the user.
-        digits: what came of it depends on digits of the size, not on its magnitude: no trial at a few sizes finds out how.
-    """
-
-    source: str
-    what: str
-    value: int
-    library: bool
-    digits: bool
-
+from costir.tracing.notes import OPERATORS, note_comparison, note_escape, note_guard, note_step, plain, watching
 
 _EXACT = 1e15  # up to here floats hold whole numbers exactly
 _MULTIPLES = 2000  # of a fraction's denominator, at which a product of floats is looked at
 _WIDEST = 40  # bits of a shift
-_MOST_STEPS = 20_000  # a loop over a size may do the same arithmetic any number of times
-_UNIT = Fraction(1)
 _POWERS = 8  # of higher ones, only the magnitude is known
-_log: list[tuple[dict[Guard, None], dict[Step, None], dict[Escape, None]]] = []  # of the innermost trace; empty outside traces
-
-
-class watch:  # noqa: N801 - reads as a verb where it is used
-    """Context in which comparisons of `Dim`s are noted into `guards`, arithmetic into `steps`, other uses into `escapes`."""
-
-    def __init__(self, guards: dict[Guard, None], steps: dict[Step, None] | None = None,
-                 escapes: dict[Escape, None] | None = None) -> None:  # fmt: skip
-        self.guards = guards
-        self.steps = steps if steps is not None else {}
-        self.escapes = escapes if escapes is not None else {}
-
-    def __enter__(self) -> None:
-        _log.append((self.guards, self.steps, self.escapes))
-
-    def __exit__(self, *error: object) -> None:
-        _log.pop()
-
-
-def _plain(x: Any) -> int:
-    return int.__int__(x) if isinstance(x, int) else int(x)
-
-
-def _note(op: str, left: int, right: int, outcome: bool, rounded: tuple[str, int, int] | None = None) -> None:
-    if _log:
-        frame = sys._getframe(2)
-        if is_user_file(frame.f_code.co_filename):
-            library = is_library_file(frame.f_code.co_filename)
-            _log[-1][0][Guard(where(frame), op, _plain(left), _plain(right), outcome, library, rounded=rounded)] = None
-
-
-def note_guard(frame: FrameType | None, op: str, left: int, right: int, branch: bool = False,
-               rounded: tuple[str, int, int] | None = None) -> None:  # fmt: skip
-    """Note a condition at a frame that the program did not write as a comparison.
-
-    Args:
-        frame: where; None notes nothing.
-        op, left, right: the condition.
-        branch: it may come out either way and the program goes on; else it must hold.
-        rounded: what `left` was made of; see `Guard`.
-    """
-    if _log and frame is not None:
-        library = not branch or is_library_file(frame.f_code.co_filename)
-        outcome = OPERATORS[op](_plain(left), _plain(right))
-        _log[-1][0][Guard(where(frame), op, _plain(left), _plain(right), outcome, library, implied=True, rounded=rounded)] = (
-            None
-        )
-
-
-def note_escape(frame: FrameType | None, what: str, value: int, digits: bool = False) -> None:
-    """Note that a size became a plain number at a frame of the user's or a library's; others are not noted."""
-    if _log and frame is not None and is_user_file(frame.f_code.co_filename):
-        library = is_library_file(frame.f_code.co_filename)
-        _log[-1][2][Escape(where(frame), what, int.__int__(value), library, digits)] = None
+_UNIT = Fraction(1)
 
 
 def _escaping(name: str, what: str, digits: bool = False) -> Callable[..., Any]:
@@ -157,13 +41,6 @@ def _step(op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -
     return Dim(value)
 
 
-def note_step(frame: FrameType | None, op: str, left: int, right: int, value: int, scale: Fraction = _UNIT) -> None:
-    """Note arithmetic on sizes done at a frame; None notes nothing."""
-    if _log and frame is not None and len(_log[-1][1]) < _MOST_STEPS:
-        place = frame.f_code.co_filename, frame.f_lineno, frame.f_lasti
-        _log[-1][1][Step(place, op, scale, _plain(left), _plain(right), int(value))] = None
-
-
 def _comparison(op: str) -> Callable[[Dim, Any], Any]:
     compare = getattr(int, {"<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__", "==": "__eq__", "!=": "__ne__"}[op])
 
@@ -171,11 +48,11 @@ def _comparison(op: str) -> Callable[[Dim, Any], Any]:
         if type(other) is float and other == other and abs(other) < _EXACT:
             exact = Fraction(other)
             outcome = OPERATORS[op](int.__int__(self) * exact.denominator, exact.numerator)
-            _note(op, int.__int__(self) * exact.denominator, exact.numerator, outcome)
+            note_comparison(op, int.__int__(self) * exact.denominator, exact.numerator, outcome)
             return outcome
         outcome = compare(self, other)
         if outcome is not NotImplemented and type(other) is not bool:
-            _note(op, self, other, outcome, self.__dict__.get("rounded"))
+            note_comparison(op, self, other, outcome, self.__dict__.get("rounded"))
         return outcome
 
     return method
@@ -188,16 +65,16 @@ def _arithmetic(op: str, name: str, swapped: bool = False) -> Callable[..., Any]
         value = compute(self, other)
         if type(value) is not int:
             if op == "*" and type(other) is float:
-                made = Quotient(
+                share = Quotient(
                     self, 1, Fraction(other).limit_denominator(10**6), float.__mul__(float(int.__int__(self)), other)
                 )
-                made.unsure = _slips(other)
-                return made
+                share.unsure = _slips(other)
+                return share
             return value
         left, right = (other, self) if swapped else (self, other)
         made = _step(op, left, right, value)
         if op in ("%", "//"):
-            made.rounded = (op, _plain(left), _plain(right))
+            made.rounded = (op, plain(left), plain(right))
         return made
 
     return method
@@ -236,9 +113,9 @@ class Dim(int):
     __ror__ = _escaping("__ror__", "|", digits=True)
 
     def __hash__(self) -> int:
-        if _log:
+        if watching():
             frame = sys._getframe(1)
-            if is_user_file(frame.f_code.co_filename):
+            if is_user_file(frame.f_code.co_filename) and not is_library_file(frame.f_code.co_filename):
                 note_escape(frame, "a key", self)
                 for key in keys_at(frame):
                     note_guard(frame, "==", self, key, branch=True)
@@ -279,7 +156,7 @@ class Dim(int):
 
     def __abs__(self) -> Dim:
         negative = int.__lt__(self, 0)
-        _note("<", self, 0, negative)
+        note_comparison("<", self, 0, negative)
         return _step("*", -1, self, int.__neg__(self)) if negative else self
 
     def __divmod__(self, other: Any) -> Any:
@@ -290,7 +167,7 @@ class Dim(int):
 
     def __bool__(self) -> bool:
         outcome = int.__ne__(self, 0)
-        _note("!=", self, 0, outcome, self.__dict__.get("rounded"))
+        note_comparison("!=", self, 0, outcome, self.__dict__.get("rounded"))
         return outcome
 
     def __neg__(self) -> Dim:
@@ -338,7 +215,7 @@ def _crossed(op: str) -> Callable[[Quotient, Any], Any]:
         outcome = compare(self, other)
         if isinstance(other, (int, float)) and not isinstance(other, bool) and self.right > 0 and abs(other) < _EXACT:
             exact = Fraction(int(other) if isinstance(other, int) else float.__float__(other))
-            _note(op, int(self.left) * self.scale.numerator * exact.denominator,
+            note_comparison(op, int(self.left) * self.scale.numerator * exact.denominator,
                   exact.numerator * int(self.right) * self.scale.denominator, outcome)  # fmt: skip
         return outcome
 
@@ -365,7 +242,7 @@ class Quotient(float):
     def __new__(cls, left: int, right: int, scale: Fraction, value: float) -> Quotient:
         """`value` is scale * left / right as the program computed it."""
         self = super().__new__(cls, value)
-        self.left, self.right, self.scale = _plain(left), _plain(right), scale
+        self.left, self.right, self.scale = plain(left), plain(right), scale
         return self
 
     __lt__ = _crossed("<")
@@ -419,6 +296,7 @@ class Quotient(float):
         return self._shifted(other, value, -1) if value is not NotImplemented else value
 
     def is_integer(self) -> bool:
+        """Whether it is whole, noted as a remainder."""
         frame, top, bottom = sys._getframe(1), self.left * self.scale.numerator, self.right * self.scale.denominator
         if bottom <= 0:
             return float.is_integer(self)

@@ -20,8 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from costir.errors import TraceError
-from costir.tracing.dims import Dim, note_escape, note_guard, note_step
+from costir.tracing.dims import Dim
 from costir.tracing.frames import user_frame, where
+from costir.tracing.notes import note_escape, note_guard, note_step
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
 

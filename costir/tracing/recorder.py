@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from costir.errors import TraceError
-from costir.tracing.dims import note_guard
 from costir.tracing.frames import is_library_file, user_frame, where
+from costir.tracing.notes import note_guard
 from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}

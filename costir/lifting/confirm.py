@@ -80,16 +80,8 @@ def _uncertain(run: Run, traces: Sequence[Trace], base: Trace, names: Sequence[s
 
 def _far_trace(run: Run, conditions: Sequence[Any], seen: Sequence[Point], names: list[str], found: Lifted) -> Trace | None:
     """A trace far away, or a little nearer, where the conditions hold and the model runs; or None."""
-    depths = run.depth.names
     for factor, keep in itertools.product(FACTORS, (False, True)):
-        factors = dict.fromkeys(names, factor)
-        point = far_point(conditions, seen, names, factors, depths, keep)
-        while point is not None and _calls(found, point) > _FAR_CALLS and max(factors.values()) > 1:
-            steering = {str(s) for c in found.graph.calls for s in (c.count * (c.rounds or 1)).free_symbols}
-            factors = {n: max(1, f // 2) if n in steering else f for n, f in factors.items()}
-            if all(factors[n] == 1 for n in steering if n in factors):
-                break
-            point = far_point(conditions, seen, names, factors, depths, keep)
+        point = _affordable(conditions, seen, dict.fromkeys(names, factor), run.depth.names, keep, found)
         if point is None:
             continue
         try:
@@ -102,6 +94,19 @@ def _far_trace(run: Run, conditions: Sequence[Any], seen: Sequence[Point], names
         if not uneven(far):
             return far
     return None
+
+
+def _affordable(conditions: Sequence[Any], seen: Sequence[Point], factors: Mapping[str, int], depths: Sequence[str], keep: bool,
+                found: Lifted) -> Point | None:  # fmt: skip
+    """A far point at which no more operators run than a look is worth, the sizes that steer their number less far; or None."""
+    steering = {str(s) for c in found.graph.calls for s in (c.count * (c.rounds or 1)).free_symbols}
+    while True:
+        point = far_point(conditions, seen, list(factors), factors, depths, keep)
+        if point is None or _calls(found, point) <= _FAR_CALLS:
+            return point
+        if all(factors[n] == 1 for n in steering if n in factors):
+            return None
+        factors = {n: max(1, f // 2) if n in steering else f for n, f in factors.items()}
 
 
 def uneven(t: Trace) -> bool:

@@ -39,12 +39,12 @@ def far_point(conditions: Sequence[Boolean], seen: Sequence[Mapping[str, int]], 
         keep: sizes that were multiples of others, or even, at all points stay so.
     """
     point = dict(seen[0])
-    order = _divisors_first(conditions, names)
+    order = _divisors_first(conditions, sorted(names, key=lambda n: min(p[n] for p in seen)) if keep else names)
     for place, n in enumerate(order):
         open_yet = {size(m) for m in order[place + 1 :]}
         decided = [c for c in conditions if size(n) in c.free_symbols and not c.free_symbols & open_yet]
         unit = math.lcm(*_units(decided, point, n), *(_kept(seen, point, n, order[:place]) if keep else ()))
-        values = _layers(seen, n, place) if n in depths else _values(seen, n, unit, factors[n], place)
+        values = _layers(seen, n, factors[n] > 1) if n in depths else _values(seen, n, unit, factors[n], place)
         fitting = (v for v in values if all(holds(c, {size(m): x for m, x in {**point, n: v}.items()}) for c in decided))
         value = next(fitting, None)
         if value is None:
@@ -88,8 +88,8 @@ def _values(seen: Sequence[Mapping[str, int]], name: str, unit: int, factor: int
     yield from dict.fromkeys(p[name] for p in seen)
 
 
-def _layers(seen: Sequence[Mapping[str, int]], name: str, place: int) -> Iterator[int]:
+def _layers(seen: Sequence[Mapping[str, int]], name: str, far: bool) -> Iterator[int]:
     most = max(p[name] for p in seen)
-    yield from [v for v in _DEEP if v > most + 3]
+    yield from [v for v in _DEEP if v > most + 3] if far else range(most + 1, most + 4)
     yield from range(most + 8, most + 16)
     yield from range(most, 0, -1)

@@ -158,7 +158,7 @@ def faults(found: Sequence[tuple[Exercise, Fault]], count: int) -> View:
     lines = [(e.ident, f.where, f.message, f.hint) for e, f in found]
     head = ("exercise", "where", "fault", "hint")
     data = {"schema": "costir/faults/1", "exercises": count, "faults": [dict(zip(head, line, strict=True)) for line in lines]}
-    said = f"{len(found)} faults in {count} exercises" if found else f"{count} exercises, no fault"
+    said = f"faults found: {len(found)}, exercises read: {count}" if found else f"no fault found, exercises read: {count}"
     tables = (Table(tuple(Column(h) for h in head), tuple(Entry("operator", line) for line in lines)),) if found else ()
     return View(lambda: Document(said, (), tables), lambda: data, lambda: _cells([head, *lines]))
 

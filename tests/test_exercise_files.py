@@ -14,6 +14,7 @@ from costir.errors import CostirError
 from costir.exercises.catalog import Bank, built_in
 from costir.exercises.grade import grade
 from costir.exercises.vetting import faults
+from costir.hardware import CHIPS
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,19 @@ def test_python_files_are_run_where_the_bank_is_trusted(run, tmp_path, spy):
     assert run("check", "my.1", "3B", "--bank", bank, "--trust")[0] == 0
     assert spy.exists()
     assert Bank(bank, trusted=True).find("my.1")
+
+
+def test_chip_files_lie_in_the_folder_of_a_bank(run, tmp_path):
+    (tmp_path / "bank").mkdir()
+    text = (CHIPS / "tpu_v5e.toml").read_text(encoding="utf-8")
+    for path in (tmp_path / "bank" / "mine.toml", tmp_path / "other.toml"):
+        path.write_text(text, encoding="utf-8")
+    one = '{{id: p, kind: number, derive: {{let: {{w: {{chip: "{}", quantity: memory.bandwidth}}}}}}}}'
+    bank = bank_of(tmp_path / "bank", one.format("mine.toml"))
+    assert run("check", "my.1", "8.2e11", "--bank", bank)[0] in (0, 1)
+    assert run("verify", "--bank", bank)[0] == 0
+    for name in ("../other.toml", tmp_path / "other.toml", "/etc/passwd"):
+        refused(run("list", "--bank", bank_of(tmp_path / "bank", one.format(name))), "chip", "outside")
 
 
 def test_a_config_beside_a_bank_needs_no_trust(tmp_path):
@@ -368,7 +382,8 @@ def test_verify_finds_what_takes_time(run, tmp_path, text, word):
     code, out, err = run("verify", "--bank", bank)
     assert (code, err) == (1, "")
     assert word in out
-    assert "1 faults in 1" in out
+    assert "faults found: 1, exercises read: 1" in out
+    assert "exercise my.1, part" not in out
 
 
 def test_verify_shows_all_faults(run, tmp_path):
@@ -378,7 +393,7 @@ def test_verify_shows_all_faults(run, tmp_path):
     assert code == 1
     assert {f["where"].split(",")[0] for f in json.loads(out)["faults"]} == {f"part t{i}" for i in range(len(parts))}
     good = bank_of(tmp_path, derived("X[a,b] . Y[b,c]").replace("derive:", "answer: 2*a*b*c, derive:"), "{a: x, b: y, c: z}")
-    assert run("verify", "--bank", good) == (0, "1 exercises, no fault\n", "")
+    assert run("verify", "--bank", good) == (0, "no fault found, exercises read: 1\n", "")
 
 
 def test_the_bank_that_comes_with_costir_has_no_fault_that_is_quickly_seen():

@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from costir import symbolic as sym
+from costir.chip import Chip
 from costir.errors import CostirError, FormulaError, nearest
 from costir.exercises.bounds import substituted
 from costir.exercises.quantities import exact
-from costir.exercises.subjects import located
+from costir.exercises.subjects import chip_located, located
 from costir.formula import parse_formula
 from costir.hardware import load_chip
 from costir.symbolic import Expr
@@ -92,10 +93,14 @@ def _quantity(q: Any, known: Mapping[str, Expr], folder: str) -> Expr:
         return _of_subject(q, folder)
     if "chip" not in q:
         raise CostirError(f"quantity {q['quantity']!r} is of nothing", "give a subject, a chip, or both")
-    values = load_chip(q["chip"], {k: str(v) for k, v in q.get("set", {}).items()}).values
+    values = _chip(q, folder).values
     if q["quantity"] not in values:
         raise CostirError(f"chip {q['chip']} has no {q['quantity']!r}", nearest(q["quantity"], values))
     return sym.number(values[q["quantity"]])
+
+
+def _chip(q: Mapping[str, Any], folder: str) -> Chip:
+    return load_chip(chip_located(str(q["chip"]), folder), {k: str(v) for k, v in q.get("set", {}).items()})
 
 
 @functools.lru_cache(maxsize=256)
@@ -112,7 +117,7 @@ def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:
     options = tuple((k, str(q[k])) for k in ("dtype", "count", "attention", "phase") if k in q)
     analysis = _analysis(subject, options)
     name = str(q["quantity"])
-    found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q)
+    found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q, folder)
     sizes = {n: sym.number(exact(v)) for n, v in q.get("sizes", {}).items()}
     unknown = [n for n in sizes if n not in analysis.sizes]
     if unknown:
@@ -120,7 +125,7 @@ def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:
     return substituted(found, sizes)
 
 
-def _whole(analysis: Any, name: str, q: Mapping[str, Any]) -> Expr:
+def _whole(analysis: Any, name: str, q: Mapping[str, Any], folder: str) -> Expr:
     if name in TOTALS:
         found: Expr = getattr(analysis, name)
         return found
@@ -131,7 +136,7 @@ def _whole(analysis: Any, name: str, q: Mapping[str, Any]) -> Expr:
         raise CostirError(f"no quantity {name!r}", nearest(name, (*TOTALS, "operators", "critical B", "limit B")))
     if "chip" not in q:
         raise CostirError(f"{name!r} depends on the chip", "add chip: tpu_v5e@book")
-    threshold = analysis.on(load_chip(q["chip"], {k: str(v) for k, v in q.get("set", {}).items()})).critical(unknown)
+    threshold = analysis.on(_chip(q, folder)).critical(unknown)
     value = threshold.value if word == "critical" else threshold.limit
     if value is None:
         raise CostirError(f"there is no {name}: {threshold.reason}")

@@ -25,17 +25,32 @@ def located(subject: str, folder: str, trusted: bool = True) -> str:
             raise CostirError(f"subject {subject[:80]!r} is a file and looks like a notation", "name the file without brackets")
         return subject
     file, colon, model = subject.partition(":")
-    home = Path(folder).resolve()
-    path = _resolved(home / file, subject)
-    inside = [path, _resolved(path / "config.json", subject)]
-    if Path(file).is_absolute() or ".." in Path(file).parts or not all(p.is_relative_to(home) for p in inside):
-        raise CostirError(f"subject {subject[:80]!r} is outside the folder of the bank", "put the file beside the bank")
+    path = _inside("subject", file, folder)
     if not trusted and path.suffix not in READ_AS_DATA:
         raise CostirError(
             f"subject {subject[:80]!r} would be run, and this bank is not trusted",
             "read the file, then add --trust (Bank(path, trusted=True) in Python); notations and config.json need no trust",
         )
     return f"{path}{colon}{model}"
+
+
+def chip_located(chip: str, folder: str) -> str:
+    """A chip by its name as it is, a chip file by its whole path.
+
+    Raises:
+        CostirError: where it names a file outside the folder of the bank.
+    """
+    name, at, preset = chip.partition("@")
+    return f"{_inside('chip', name, folder)}{at}{preset}" if name.endswith(".toml") or set(name) & set("/\\") else chip
+
+
+def _inside(what: str, file: str, folder: str) -> Path:
+    home = Path(folder).resolve()
+    path = _resolved(home / file, what)
+    ways = (path, _resolved(path / "config.json", what))
+    if Path(file).is_absolute() or ".." in Path(file).parts or not all(p.is_relative_to(home) for p in ways):
+        raise CostirError(f"{what} {file[:80]!r} is outside the folder of the bank", "put the file beside the bank")
+    return path
 
 
 def _exists(text: str) -> bool:
@@ -45,8 +60,8 @@ def _exists(text: str) -> bool:
         return False
 
 
-def _resolved(path: Path, subject: str) -> Path:
+def _resolved(path: Path, what: str) -> Path:
     try:
         return path.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name with a zero byte
-        raise CostirError(f"subject {subject[:80]!r} is no file name", "write a notation, or a file beside the bank") from error
+        raise CostirError(f"{what} {path.name[:80]!r} is no file name", "name a file beside the bank") from error

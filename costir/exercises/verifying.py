@@ -39,7 +39,8 @@ def _of_part(exercise: Exercise, part: Part) -> Iterator[tuple[str, tuple[str, .
         if part.derive and part.answer:
             _compare(exercise, part, reference)
     except CostirError as error:
-        yield "derive" if part.derive else "answer", (error.message, error.hint)
+        message = error.message.removeprefix(f"exercise {exercise.ident}, part {part.ident}: ")
+        yield "derive" if part.derive else "answer", (message.partition("\n")[0], error.hint)
         return
     except (ArithmeticError, ValueError, TypeError, NotImplementedError, RecursionError) as error:
         yield "derive", (f"it has no value: {type(error).__name__}", "check divisions by zero and what has no limit")

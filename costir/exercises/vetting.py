@@ -14,7 +14,7 @@ from costir import symbolic as sym
 from costir.errors import CostirError
 from costir.exercises.records import Exercise, Part
 from costir.exercises.reference import in_si, put, unit_of
-from costir.exercises.subjects import located
+from costir.exercises.subjects import chip_located, located
 from costir.formula import Formula, parse_formula
 from costir.formula_tokens import UNITS
 from costir.symbolic import Expr
@@ -52,9 +52,10 @@ def _of_part(exercise: Exercise, part: Part, trusted: bool) -> Iterator[_Said]:
         unknown = _unknown_unit("", part.unit)
         yield "unit", (unknown.message, unknown.hint)
     for quantity in part.derive.get("let", {}).values():
-        if isinstance(quantity, Mapping) and "subject" in quantity:
+        if isinstance(quantity, Mapping):
             try:
-                located(str(quantity["subject"]), exercise.folder, trusted)
+                located(str(quantity.get("subject", "[]")), exercise.folder, trusted)
+                chip_located(str(quantity.get("chip", "")), exercise.folder)
             except CostirError as error:
                 yield "derive", (error.message, error.hint)
     if part.kind == "choice":

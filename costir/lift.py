@@ -139,6 +139,7 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
     """Trace at the points; where the program takes another branch there than at the base, move them into the base's regime."""
     points = tuple({**run.family.sizes, **p} for p in points)
     regime = Regime(base, names)
+    points = regime.foreseen(points, run.family.sizes)
     for _ in range(6):
         try:
             traces = [run.trace(points[0])]

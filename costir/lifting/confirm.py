@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy as sp
 
+from costir import trace
 from costir.errors import CostirError
 from costir.lifting.assemble import Lifted, assemble, told_apart
 from costir.lifting.far import FACTORS, far_point, spanned
@@ -68,12 +69,18 @@ def confirmed_far(
     return dataclasses.replace(found, graph=graph)
 
 
+def _of_transformers(run: Run) -> bool:
+    """Whether the model's class is one of the transformers library, built by a function of the user's."""
+    module = trace.skeleton(run.family)
+    return type(module).__module__.partition(".")[0] == "transformers"
+
+
 def _uncertain(run: Run, traces: Sequence[Trace], base: Trace, names: Sequence[str]) -> bool:
     """Whether something may go on unseen between the sizes that were looked at and larger ones."""
     if any(not e.library for e in base.escapes):
         return True
     seen = [dict(t.sizes) for t in (*traces, base)]
-    if run.family.related:  # a known library's model: only lengths steer it
+    if run.family.related or _of_transformers(run):  # a known library's model: only lengths steer it
         return not spanned(seen, [n for n in names if n in ("T", "S")])
     return not spanned(seen, names) or any(math.gcd(*(p[n] for p in seen)) > 1 for n in names)
 

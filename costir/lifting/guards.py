@@ -148,6 +148,26 @@ class Regime:
             self.rules.setdefault(str(condition), condition)
         return bool(self.rules)
 
+    def foreseen(self, points: tuple[dict[str, int], ...], sizes: Mapping[str, int]) -> tuple[dict[str, int], ...]:
+        """The points, moved where the base compares a size with a plain number that they are beyond: no run is wasted.
+
+        `H <= 256` is told by its numbers alone: 128 is a size's value, or that of two, and 256 is none's.
+        """
+        named: dict[int, list[str]] = {}
+        for n in self.names:
+            named.setdefault(self.base.sizes[n], []).append(n)
+        for g in self.base.guards:
+            plain = g.rounded is None and g.right > 1 and g.right not in self.base.sizes.values()
+            if not plain or g.op not in ("<", "<=", ">", ">="):
+                continue
+            for n in named.get(g.left, ())[:2]:
+                rule = _RELATIONS[g.op if g.outcome else _OPPOSITE[g.op]](size(n), sp.Integer(int(g.right)))
+                if not all(holds(rule, {size(m): v for m, v in p.items()}) for p in points):
+                    alone = Regime(self.base, self.names)
+                    alone.rules[str(rule)] = rule
+                    points = alone.moved(points, sizes) or points
+        return points
+
     def moved(self, points: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> tuple[dict[str, int], ...] | None:
         """The points with the sizes in the rules moved near the base, so that all rules hold, or None."""
         free = sorted(

@@ -124,7 +124,7 @@ def _vary(
     for level in levels if run.family.related else [n for n in levels if n != WHOLE]:
         fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in names}
         tuples = list(generic(sizes, names, fixed, level, run.family.multiples, run.loops, run.family.related))
-        for points in tuples[:1]:
+        for points in [p for first_choice in tuples[:1] for p in _choices(run, base, names, first_choice)]:
             outcome = _attempt(run, base, names, points, [t[2] for t in tuples[1::2]], pins)
             if isinstance(outcome, _LoopError):  # again, with smaller sizes: traces grow with them
                 return _vary(dataclasses.replace(run, loops=True), base, names, pins, levels)
@@ -134,12 +134,19 @@ def _vary(
     return first or LiftError(f"no points were found that tell {', '.join(names)} apart", "choose other base sizes")
 
 
+def _choices(run: Run, base: Trace, names: list[str], points: tuple[Point, ...]) -> list[tuple[Point, ...]]:
+    """The points as the base's comparisons with plain numbers suggest them, then as they are."""
+    if run.family.related:
+        return [points]
+    moved = Regime(base, names).foreseen(tuple({**run.family.sizes, **p} for p in points), run.family.sizes)
+    return [moved, points] if any(m[n] != p[n] for m, p in zip(moved, points, strict=False) for n in p) else [points]
+
+
 def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...], held: Sequence[Point],
              pins: Mapping[str, str]) -> Lifted | CostirError:  # fmt: skip
     """Trace at the points; where the program takes another branch there than at the base, move them into the base's regime."""
     points = tuple({**run.family.sizes, **p} for p in points)
     regime = Regime(base, names)
-    points = regime.foreseen(points, run.family.sizes)
     for _ in range(6):
         try:
             traces = [run.trace(points[0])]

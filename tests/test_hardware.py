@@ -385,9 +385,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_here_is_the_users_own_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     place = tmp_path / "costir" / "here.toml"
-    assert (
-        refusal("here") == f"no chip called here: {place} does not exist; write a chip file there, as docs/chips.md describes"
-    )
+    what_to_do = "run costir calibrate, which measures this machine and writes it"
+    assert refusal("here") == f"no chip called here: {place} does not exist; {what_to_do}"
     place.parent.mkdir()
     place.write_text(MINE)
     assert load_chip("HERE").ridge("bf16") == 100

@@ -13,6 +13,7 @@ from oracles_pointwise import (
     write_bytes,
 )
 
+import costir
 from costir.ir import Conventions
 from costir.ops.registry import find
 from costir.ops.spatial import window_total
@@ -174,3 +175,19 @@ def test_grid_sample_backward(mode, corners):
 def test_affine_grid():
     call, out, _ = run("affine_grid_generator", t(2, 2, 3), [2, 1, 3, 4], False)
     assert cost_of(call).vector == out.numel() * (2 + 2)
+
+
+@pytest.mark.parametrize(("factor", "mode"), [(0.5, "bilinear"), (0.25, "bicubic"), (2.0, "bilinear")])
+def test_antialiased_taps_follow_symbolic_sizes(factor, mode):
+    """The formula at other sizes is what a run there counts."""
+
+    class Resize(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.interpolate(x, scale_factor=factor, mode=mode, antialias=True)
+
+    def build(B=2, I=32):
+        return Resize(), (torch.zeros(B, 3, I, I),), {}
+
+    found = costir.analyze(build)
+    for side in (16, 32, 48, 64):
+        assert found.at(I=side).vector_flops == costir.analyze(build, sizes={"I": side}, keep=["B"]).at().vector_flops

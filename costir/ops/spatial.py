@@ -11,7 +11,7 @@ from typing import Any
 
 from costir.ir import Call, Conventions, Cost, Tensor
 from costir.ops.families import charge, family, maybe, per_element, register, spread, targets, tensor
-from costir.symbolic import ONE, ZERO, Expr, Integer, ceil_div, floor_div, product, total
+from costir.symbolic import ZERO, Expr, Integer, ceil_div, floor_div, maximum, product, total
 
 # ---- pooling -----------------------------------------------------------------------------------------------------------
 
@@ -157,10 +157,7 @@ _SUPPORT = {"bilinear": 2, "bicubic": 4, "lanczos": 6}
 def _taps_antialiased(call: Call, big: Expr, small: Expr) -> Expr:
     """Neighbours that one output weighs along a dimension: the filter's width, stretched where the image shrinks."""
     width = next(v for k, v in _SUPPORT.items() if k in call.name)
-    ratio = big / small
-    if ratio.is_number:
-        return Integer(width) if ratio <= 1 else ceil_div(width * ratio, ONE)
-    return Integer(width)
+    return ceil_div(width * maximum((big, small)), small)
 
 
 def _antialiased(call: Call, conventions: Conventions) -> Cost:
@@ -176,8 +173,7 @@ def _antialiased(call: Call, conventions: Conventions) -> Cost:
         vector = 2 * along_h * out.numel + 2 * along_w * between
     else:
         vector = (2 * along_w - 1) * between + (2 * along_h - 1) * out.numel
-    symbolic = not all((a / b).is_number for a, b in zip(image.shape[-2:], out.shape[-2:], strict=True))
-    return charge(call, vector=vector, note="taps of an image that does not shrink" if symbolic else "")
+    return charge(call, vector=vector)
 
 
 register(

@@ -54,6 +54,7 @@ class Trace:
         routing: made-up choices of routers whose outcome decided row counts.
         steps: arithmetic on sizes that the program did, in order.
         escapes: sizes that the program made plain numbers of.
+        memories: the bytes of each memory, by the number that operands name it by.
     """
 
     sizes: Mapping[str, int]
@@ -64,6 +65,7 @@ class Trace:
     routing: tuple[Routing, ...] = ()
     steps: tuple[Step, ...] = ()
     escapes: tuple[Escape, ...] = ()
+    memories: tuple[int, ...] = ()
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -157,7 +159,7 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
                 _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
     routing = tuple(recorder.routing) if recorder.routed else ()
     return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps),
-                 tuple(escapes))  # fmt: skip
+                 tuple(escapes), tuple(recorder.sizes))  # fmt: skip
 
 
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],

@@ -63,7 +63,7 @@ class SymbolicRecorder(Recorder):
         shape = tuple([self.symbols.number(d) for d in t.shape])
         stride = tuple([self.symbols.number(s) for s in t.stride()])
         key = (storage, self.symbols.number(t.storage_offset()), shape, stride)
-        ref = self._memory.setdefault(key, len(self._memory))
+        ref = self._shown.setdefault(key, len(self._shown))
         expanded = tuple([i for i, s in enumerate(stride) if s == 0])
         return Tensor(shape, dtype_name(t.dtype), expanded, self.roles.get(storage, "activation"), ref)  # type: ignore[arg-type]
 

@@ -22,7 +22,10 @@ _CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "mul
 
 
 class RawTensor(NamedTuple):
-    """A tensor operand in one trace; `ref` names its memory within the trace."""
+    """A tensor operand in one trace.
+
+    `ref` names what it shows of its memory, `memory` the whole memory, of which it shows the elements by `offset` and `stride`.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -32,6 +35,9 @@ class RawTensor(NamedTuple):
     nnz: int | None = None
     index_numel: int = 0
     index_dtype: str = ""
+    memory: int = -1
+    offset: int = 0
+    stride: tuple[int, ...] = ()
 
 
 class Routing(NamedTuple):
@@ -138,7 +144,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.steps_for: dict[int, int] = {}  # memory of parameters, gradients and states -> a number of the parameter
         self.notes: dict[str, None] = {}
         self.routing: list[Routing] = []
-        self._memory: dict[Any, int] = {}
+        self.sizes: list[int] = []  # of each memory, in bytes
+        self._memory: dict[int, int] = {}
+        self._shown: dict[Any, int] = {}
         self._held: dict[int, Any] = {}
 
     def describe(self, t: torch.Tensor) -> RawTensor:
@@ -149,13 +157,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         storage = memory._cdata
         self._held[storage] = memory
         shape, stride = tuple(t.shape), t.stride()
-        key = (storage, t.storage_offset(), shape, stride)
-        ref = self._memory.setdefault(key, len(self._memory))
+        offset = t.storage_offset()
+        ref = self._shown.setdefault((storage, offset, shape, stride), len(self._shown))
+        number = self._memory.get(storage)
+        if number is None:
+            number = self._memory[storage] = len(self.sizes)
+            self.sizes.append(memory.nbytes())
         expanded = tuple(i for i, s in enumerate(stride) if s == 0) if 0 in stride else ()
-        return RawTensor(shape, dtype_name(t.dtype), expanded, self.roles.get(storage, "activation"), ref)
+        role = self.roles.get(storage, "activation")
+        return RawTensor(shape, dtype_name(t.dtype), expanded, role, ref, None, 0, "", number, offset, stride)
 
     def _describe_sparse(self, t: torch.Tensor) -> RawTensor:
-        ref = self._memory.setdefault(id(t), len(self._memory))
+        ref = self._shown.setdefault(id(t), len(self._shown))
         self._held[id(t)] = t
         role = self.roles.get(id(t), "activation")
         with _disable_current_modes():  # a fake copy of a sparse tensor has lost its number of elements

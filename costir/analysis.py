@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
 from costir.cost import cost
 from costir.errors import ChipError, SizeError, nearest
-from costir.ir import Call, Constraint, Conventions, Cost, Costed, Graph, Node, Threshold
+from costir.ir import Constraint, Conventions, Costed, Graph
+from costir.on_chip import OnChip
+from costir.results import Op, Origin, Point, Unknown, exact, is_size
 from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, total
 
 if TYPE_CHECKING:
     from costir.hardware import Chip
-    from costir.roofline import Timing
 
 QUANTITIES = (
     "matmul_flops",
@@ -32,151 +32,6 @@ QUANTITIES = (
     "weight_bytes",
     "intensity",
 )
-Number = int | Fraction | float  # a float where the exact value is no fraction: N*log2(N) of a transform
-
-
-@dataclass(frozen=True)
-class Op:
-    """One line of the result: an operator of a module, or `count` equal ones. Quantities are for all of them together."""
-
-    node: Node
-
-    @property
-    def call(self) -> Call:
-        """The operator call."""
-        return self.node.call
-
-    @property
-    def cost(self) -> Cost:
-        """The cost of one call."""
-        return self.node.cost
-
-    @property
-    def op(self) -> str:
-        """ATen name, "aten.mm.default"."""
-        return self.node.call.op
-
-    @property
-    def path(self) -> str:
-        """Module path; "*" stands for the index of a repeated block."""
-        return self.node.call.path
-
-    @property
-    def source(self) -> str:
-        """ "file.py:12" of the user's line, or ""."""
-        return self.node.call.source
-
-    @property
-    def phase(self) -> str:
-        """forward, backward or optimizer."""
-        return self.node.call.phase
-
-    @property
-    def count(self) -> Expr:
-        """How often it runs."""
-        return self.node.call.count
-
-    @property
-    def rule(self) -> str:
-        """The cost rule, by the operator that it is registered for ("aten.mm"); "unknown" where there is none."""
-        return self.node.rule
-
-    @property
-    def status(self) -> str:
-        """costed, free, flops_only or unknown."""
-        return self.node.cost.status
-
-    @functools.cached_property
-    def matmul_flops(self) -> Expr:
-        """FLOPs of contractions."""
-        return expand(self.count * self.cost.matmul)
-
-    @functools.cached_property
-    def vector_flops(self) -> Expr:
-        """FLOPs of elementwise arithmetic and reductions."""
-        return expand(self.count * self.cost.vector)
-
-    @functools.cached_property
-    def special_flops(self) -> Expr:
-        """Evaluations of special functions."""
-        return expand(self.count * self.cost.special)
-
-    @functools.cached_property
-    def flops(self) -> Expr:
-        """All FLOPs."""
-        return total((self.matmul_flops, self.vector_flops, self.special_flops))
-
-    @functools.cached_property
-    def read(self) -> Expr:
-        """Bytes read."""
-        return expand(self.count * self.cost.read)
-
-    @functools.cached_property
-    def write(self) -> Expr:
-        """Bytes written."""
-        return expand(self.count * self.cost.write)
-
-    @functools.cached_property
-    def bytes(self) -> Expr:
-        """Bytes read and written."""
-        return total((self.read, self.write))
-
-    @property
-    def intensity(self) -> Expr:
-        """FLOPs per byte."""
-        return self.flops / self.bytes if self.bytes != 0 else ZERO
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """An operator without a rule."""
-
-    op: str
-    path: str
-    source: str
-    count: Expr
-
-    def __str__(self) -> str:
-        namespace, name, _ = self.op.split(".", 2)
-        place = " ".join(p for p in (self.path and f"in {self.path}", self.source and f"at {self.source}") if p)
-        return f"{namespace}::{name} ({self.count} x{' ' if place else ''}{place})"
-
-
-class Point:
-    """All quantities as exact numbers at one point of the sizes."""
-
-    def __init__(self, sizes: Mapping[str, int], values: Mapping[str, Number]) -> None:
-        self.sizes = dict(sizes)
-        self._values = dict(values)
-
-    def __getattr__(self, name: str) -> Number:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __iter__(self) -> Iterator[tuple[str, Number]]:
-        return iter(self._values.items())
-
-    def __repr__(self) -> str:
-        return f"Point({', '.join(f'{k}={v}' for k, v in {**self.sizes, **self._values}.items())})"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What was analysed, to look at it once more.
-
-    Attributes:
-        subject: a `Family`, an exported program, a graph module, or the path of an exported program.
-        optimizer: makes the optimizer from the parameters, for the train phase.
-        names: new names of a program's symbols.
-        fixed: sizes that are numbers in the analysis.
-    """
-
-    subject: Any
-    optimizer: Any = None
-    names: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -326,11 +181,11 @@ class Analysis:
             SizeError: an unknown name, a value that is no positive whole number, or a point outside the range in which the
                 formulas hold (`constraints`).
         """
-        values = self._checked(sizes)
-        regime = self._regime_at(values)
+        values = self.checked(sizes)
+        regime = self.regime_at(values)
         point = {size(n): Integer(v) for n, v in values.items()}
         found = {q: regime._own(q).xreplace(point) for q in QUANTITIES}
-        return Point(values, {q: _exact(e, q) for q, e in self._at_ones(regime, values, found).items()})
+        return Point(values, {q: exact(e, q) for q, e in self._at_ones(regime, values, found).items()})
 
     def _at_ones(self, regime: Analysis, values: Mapping[str, int], said: dict[str, Expr]) -> dict[str, Expr]:
         """Where programs take shortcuts (dimensions of 1, known others), what a run there costs. Equal where they take none.
@@ -378,15 +233,25 @@ class Analysis:
     def _alone(self) -> Analysis:
         return Analysis(self.costed, self.phase)
 
-    def _checked(self, sizes: Mapping[str, int]) -> dict[str, int]:
+    def checked(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """A whole point: these sizes, the others at the base.
+
+        Raises:
+            SizeError: an unknown name, or a value that is no size.
+        """
         for n, v in sizes.items():
             if n not in self.sizes:
                 raise SizeError(f"there is no size {n!r} in {self.name}", nearest(n, self.sizes))
-            if not _is_size(v):
+            if not is_size(v):
                 raise SizeError(f"{n}={v!r:.40} is not a whole number from 1 to 10**12")
         return {**self.sizes, **{n: int(v) for n, v in sizes.items()}}
 
-    def _regime_at(self, values: Mapping[str, int]) -> Analysis:
+    def regime_at(self, values: Mapping[str, int]) -> Analysis:
+        """The regime whose formulas hold at a point.
+
+        Raises:
+            SizeError: none does; names the condition that is broken.
+        """
         broken = None
         for candidate in (self, *self.others):
             problem = candidate.broken(values)
@@ -467,73 +332,6 @@ class Analysis:
         return notebook_html(self)
 
 
-@dataclass(frozen=True, repr=False)
-class OnChip:
-    """An analysis on a chip: times, what binds, critical sizes."""
-
-    analysis: Analysis
-    chip: Chip
-
-    @functools.cached_property
-    def roofline(self) -> Any:
-        """Times per operator and in total; see `costir.roofline`."""
-        from costir.roofline import roofline
-
-        return roofline(self.analysis.costed, self.chip)
-
-    def at(self, **sizes: int) -> Timing:
-        """The times at one point, by the formulas of the branch that the model takes there.
-
-        Raises:
-            SizeError: as for `Analysis.at`.
-        """
-        from costir.roofline import roofline
-
-        regime = self.analysis._regime_at(self.analysis._checked(sizes))
-        return roofline(regime.costed, self.chip).at(**sizes)
-
-    def critical(self, unknown: str) -> Threshold:
-        """The size at which the whole stops being bound by memory.
-
-        Args:
-            unknown: a size, "tokens" (B*T), or a product such as "B*T".
-        """
-        return self.thresholds(unknown)[0]
-
-    def thresholds(self, unknown: str) -> tuple[Threshold, ...]:
-        """The critical size of the whole, then of each operator."""
-        from costir.solve import thresholds
-
-        return tuple(thresholds(self.analysis.costed, self.chip, unknown))
-
-    def roofline_figure(self) -> Any:
-        """The roofline as a matplotlib figure: operators as points under the chip's roof."""
-        from costir.plot import roofline_figure
-
-        return roofline_figure(self.analysis, [self.chip])
-
-    def __repr__(self) -> str:
-        return f"{repr(self.analysis)[:-1]}, on {self.chip.label}>"
-
-    def _repr_html_(self) -> str:
-        from costir.render import notebook_html
-
-        return notebook_html(self.analysis, [self.chip])
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.roofline, name)
-
-
-def _is_size(v: Any) -> bool:
-    """Whether a value is a whole number from 1 to 10**12, as int, float or numpy scalar."""
-    try:
-        return not isinstance(v, bool | str) and int(v) == v and 1 <= v <= 10**12
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
 def _uncut(costed: Costed) -> tuple[str, ...]:
     """Where causal attention was asked for and is counted dense all the same."""
     if costed.conventions.attention != "causal":
@@ -544,16 +342,6 @@ def _uncut(costed: Costed) -> tuple[str, ...]:
     if not any("unmasked pairs only" in s for s in said):
         return ("attention=causal changes nothing: no operator is told that its attention is causal",)
     return ()
-
-
-def _exact(e: Expr, quantity: str) -> Number:
-    if not e.is_Rational:
-        e = sp.nsimplify(e.doit())
-    if e.is_Rational:
-        return int(e) if e.is_Integer else Fraction(int(e.p), int(e.q))
-    if e.is_number and e.is_real:
-        return float(e)
-    raise SizeError(f"{quantity} has no value at these sizes")
 
 
 def analysis_of(graph: Graph, conventions: Conventions = Conventions(), phase: str = "forward") -> Analysis:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from costir.analysis import Analysis, Origin, analysis_of
-from costir.errors import CostirError, LoadError, SizeError, TraceError, nearest
+from costir.analysis import Analysis, analysis_of
+from costir.errors import TraceError, one_of
 from costir.ir import Conventions, Graph, Tensor
-from costir.load import EXPORTED, ExportedSubject, Family, load_subject
+from costir.load import EXPORTED, Family
 from costir.load.dtypes import split_dtype
-from costir.load.family import with_sizes
+from costir.load.subject import by_keyword, load, texts
+from costir.results import Origin
 
 Phase = Literal["forward", "backward", "train"]
 
@@ -57,67 +58,37 @@ def analyze(
     Raises:
         CostirError: of a kind that says what is wrong; see costir.errors.
     """
-    _one_of("phase", phase, ("forward", "backward", "train"))
-    _one_of("attention", attention, ("full", "causal"))
-    _one_of("count", count, ("standard", "exact"))
-    inputs = _by_keyword(subject, inputs, keywords) if keywords else inputs
-    specs = _texts(input)
+    one_of("phase", phase, ("forward", "backward", "train"))
+    one_of("attention", attention, ("full", "causal"))
+    one_of("count", count, ("standard", "exact"))
+    inputs = by_keyword(subject, inputs, keywords, inspect.signature(analyze).parameters) if keywords else inputs
+    specs = texts(input)
     conventions = Conventions(cast(Any, count), cast(Any, attention), split_dtype(dtype).weights)
-    loaded = _load(subject, inputs, sizes, phase, dtype, model, specs, names)
+    loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names)
     if isinstance(loaded, Graph):
         _refuse_mixed(loaded)
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
-        from costir.load.modes import watched
-        from costir.regimes import regimes
-        from costir.trace import no_collection
+        from costir.trace import named_optimizer
 
-        maker = _optimizer(optimizer)
-        family, in_training = watched(loaded)
-        with no_collection():
-            graphs = regimes(family, phase, maker)
-        for graph in graphs:
-            _refuse_mixed(graph)
-        said = in_training() if phase == "forward" else ()
-        first, *rest = (analysis_of(replace(g, notes=(*g.notes, *said)), conventions, phase) for g in graphs)
-        result = Analysis(first.costed, phase, tuple(rest), Origin(loaded, maker))
+        result = _of_family(loaded, phase, named_optimizer(optimizer), conventions)
     return result.keep(keep) if keep else result
 
 
-def _by_keyword(subject: Any, inputs: Any, keywords: Mapping[str, Any]) -> Any:
-    """Example inputs given by argument name.
+def _of_family(loaded: Family, phase: str, maker: Any, conventions: Conventions) -> Analysis:
+    """The analysis of what has to be traced, in all its regimes."""
+    from costir.load.modes import watched
+    from costir.regimes import regimes
+    from costir.trace import no_collection
 
-    Raises:
-        CostirError: where they are none: the subject is no module, has no such argument, or has its inputs already.
-    """
-    name = next(iter(keywords))
-    forward = getattr(subject, "forward", None)
-    arguments = inspect.signature(forward).parameters if callable(forward) and not inspect.isclass(subject) else {}
-    if not arguments:
-        raise CostirError(f"analyze() has no option {name!r}", nearest(name, inspect.signature(analyze).parameters))
-    if inputs is not None:
-        raise CostirError(f"example inputs are given twice, once as {name!r}", "give all of them by name, or none")
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in arguments.values())
-    wrong = next((n for n in keywords if n not in arguments and not open_ended), None)
-    if wrong is not None:
-        raise CostirError(
-            f"neither analyze() nor forward() of {type(subject).__name__} has {wrong!r}", nearest(wrong, arguments)
-        )
-    return dict(keywords)
-
-
-def _texts(given: Any) -> tuple[str, ...]:
-    """`input`, which is text.
-
-    Raises:
-        LoadError: where it is something else, such as an example input.
-    """
-    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else (given,)
-    if not all(isinstance(t, str) for t in found):
-        raise LoadError(
-            "input= is the text of shapes, such as 'x: B, T, D'", "example inputs stand second: analyze(module, {...})"
-        )
-    return found
+    family, in_training = watched(loaded)
+    with no_collection():
+        graphs = regimes(family, phase, maker)
+    for graph in graphs:
+        _refuse_mixed(graph)
+    said = in_training() if phase == "forward" else ()
+    first, *rest = (analysis_of(replace(g, notes=(*g.notes, *said)), conventions, phase) for g in graphs)
+    return Analysis(first.costed, phase, tuple(rest), Origin(loaded, maker))
 
 
 def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conventions: str) -> Any:
@@ -137,36 +108,6 @@ def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conven
     from costir.graph_pass import annotate as fill
 
     return fill(graph_module, names or {}, Conventions(**cast(Any, conventions)))
-
-
-def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str,
-          specs: tuple[str, ...],
-          names: Mapping[str, str] | None) -> Graph | Family:  # fmt: skip
-    if names and not _is_program_like(subject):
-        raise LoadError("names= renames the symbols of an exported program or graph, and this is none", "name its sizes there")
-    if isinstance(subject, Graph | Family):
-        return subject
-    if isinstance(subject, str | os.PathLike):
-        found = load_subject(os.fspath(subject), model=model, input=specs, dtype=dtype, sizes=sizes or {}, phase=phase)
-        if isinstance(found, ExportedSubject):
-            from costir.load.exported import read_file
-
-            return read_file(found.path, names or {}, sizes or {}, phase)
-        return found
-    if inspect.isfunction(subject) or inspect.ismethod(subject) or _is_partial(subject):
-        return family_of(subject, sizes or {}, dtype)
-    from costir.load.exported import read_program
-    from costir.load.instance import family_of_module, is_module, is_program
-
-    if is_program(subject):
-        return read_program(subject, names or {}, sizes or {}, phase)
-    if is_module(subject):
-        return family_of_module(subject, inputs, specs, sizes or {}, dtype)
-    if callable(subject):
-        return family_of(subject, sizes or {}, dtype)
-    raise LoadError(
-        f"cannot analyse a {type(subject).__name__}", "give a path, a notation string, a build function or an nn.Module"
-    )
 
 
 # Operators that torch refuses unless all these operands have one type, by what their schemas call them. Only those that fake
@@ -194,63 +135,9 @@ def _refuse_mixed(graph: Graph) -> None:
                              "give inputs and weights one type: --dtype bf16, module.to(...), or x.to(...)")  # fmt: skip
 
 
-def family_of(build: Callable[..., Any], sizes: Mapping[str, int], dtype: str = "") -> Family:
-    """A family from a function whose parameters are the sizes.
-
-    Raises:
-        SizeError: a parameter has neither a default nor a given size, or a given size is no parameter.
-    """
-    parameters = inspect.signature(build).parameters.values()
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    base: dict[str, int] = {}
-    for p in parameters:
-        if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-            continue
-        if p.name in sizes or type(p.default) is int:
-            base[p.name] = sizes.get(p.name, p.default if type(p.default) is int else 0)
-        elif p.default is p.empty:
-            raise SizeError(f"{build.__name__}() needs a size for {p.name!r}", f"give it: sizes={{'{p.name}': 64}}")
-    if open_ended:
-        base.update({k: v for k, v in sizes.items() if k not in base})
-    base = with_sizes(base, sizes, f"{build.__name__}()")
-    from costir.load.instance import in_dtype
-
-    return Family(build.__name__, in_dtype(build, split_dtype(dtype).math), base)
-
-
-def _is_partial(subject: Any) -> bool:
-    import functools
-
-    return isinstance(subject, functools.partial)
-
-
-def _is_program_like(subject: Any) -> bool:
-    """Whether it may be a program with symbols of its own; what else it is, loading says."""
-    if isinstance(subject, str | os.PathLike):
-        return os.fspath(subject).endswith(EXPORTED)
-    from costir.load.instance import is_program
-
-    return is_program(subject)
-
-
 def _program_origin(subject: Any, names: Mapping[str, str]) -> Origin | None:
     """The program or its file; None for a notation string or a graph, which have no other form."""
     given = os.fspath(subject) if isinstance(subject, os.PathLike) else subject
     if isinstance(given, Graph) or (isinstance(given, str) and not given.endswith(EXPORTED)):
         return None
     return Origin(given, None, names)
-
-
-def _optimizer(given: str | Callable[[Any], Any] | None) -> Any:
-    if given is None or callable(given):
-        return given
-    from costir.trace import OPTIMIZERS
-
-    if given.lower() not in OPTIMIZERS:
-        raise CostirError(f"unknown optimizer {given!r}", nearest(given, OPTIMIZERS))
-    return OPTIMIZERS[given.lower()]
-
-
-def _one_of(what: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise CostirError(f"{what}={given!r} is not known", f"choose {' or '.join(known)}")

@@ -62,3 +62,13 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
     if close:
         return f"did you mean {', '.join(close)}?"
     return f"known: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+
+
+def one_of(what: str, given: str, known: tuple[str, ...]) -> None:
+    """Refuse a word that is not known.
+
+    Raises:
+        CostirError: names the known ones.
+    """
+    if given not in known:
+        raise CostirError(f"{what}={given!r} is not known", f"choose {' or '.join(known)}")

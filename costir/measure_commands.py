@@ -48,18 +48,18 @@ def measure(o: argparse.Namespace) -> int:
     points = sweep_points(o.sweep) or [{}]
     if len(points[0]) > 1:
         raise CostirError("one size is swept at a time", "give one --sweep")
-    from costir.api import _optimizer
     from costir.measuring.api import runnable
     from costir.measuring.measure import calibration_of
     from costir.measuring.measure import measure as run
     from costir.measuring.why import why
+    from costir.trace import named_optimizer
 
     calibration_of(chip)
     sizes = size_values(o.size)
     with commands.quiet(o.debug), commands.progress(f"measuring {o.subject}"):
         family = runnable(o.subject, None, sizes, o.phase, o.dtype or "", o.model or "", tuple(o.input))
         found = [
-            run(family, chip, {**sizes, **p}, o.phase, _optimizer(o.optimizer), operators=len(points) == 1) for p in points
+            run(family, chip, {**sizes, **p}, o.phase, named_optimizer(o.optimizer), operators=len(points) == 1) for p in points
         ]
     swept = next(iter(points[0]), "")
     commands.emit(measure_views.measured(found, swept, why(found[0]) if o.why else None, brief=not o.all), name, o)

@@ -19,7 +19,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from costir.errors import CostirError, TraceError
+from costir.errors import CostirError, TraceError, nearest
 from costir.ir import Call, Tensor
 from costir.load.family import Family
 from costir.symbolic import ZERO, Integer
@@ -84,6 +84,19 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "nesterov": _of("SGD", lr=0.1, momentum=0.9, nesterov=True),
 }
 _STEPS = 1000  # taken before the recorded step
+
+
+def named_optimizer(given: str | Optimizer | None) -> Optimizer | None:
+    """An optimizer by its name in torch.optim; a function that makes one, and None, as they are.
+
+    Raises:
+        CostirError: an unknown name.
+    """
+    if given is None or callable(given):
+        return given
+    if given.lower() not in OPTIMIZERS:
+        raise CostirError(f"unknown optimizer {given!r}", nearest(given, OPTIMIZERS))
+    return OPTIMIZERS[given.lower()]
 
 
 def build(family: Family, sizes: Mapping[str, int]) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:

@@ -13,9 +13,9 @@ from families import MODELS, Model, Sizes, load_all
 
 import costir
 from costir import trace
-from costir.api import family_of
 from costir.cost import cost_of
 from costir.errors import CostirError
+from costir.load.subject import family_of
 
 load_all()
 RIGHT = [n for n, m in MODELS.items() if not m.refused]

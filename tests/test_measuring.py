@@ -15,6 +15,7 @@ from costir import calibration, cli
 from costir.calibration import Calibration, Curve
 from costir.errors import ChipError, CostirError
 from costir.hardware import load_chip
+from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
 from costir.measuring.estimate import Estimator, bandwidth
@@ -178,7 +179,7 @@ def test_weights_that_were_not_used_lately_take_longer(chip):
         Calibration(c.about, c.noise, c.numbers, {**c.curves, "streamed": Curve(curve.axes, curve.grid, slow)})
     )
     layer = nn.Linear(64, 64)
-    family = costir.api.family_of(lambda B=4: (layer, (torch.rand(B, 64),), {}), {})
+    family = family_of(lambda B=4: (layer, (torch.rand(B, 64),), {}), {})
     call = next(r.call for r in subject(family, {"B": 4}, "forward").record() if r.call.name == "addmm")
     roles = [t.role for t in call.inputs]
     backs = [tuple(d if r == "weight" else 0 for r in roles) for d in (100, 1 << 26)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costir import trace
-from costir.api import family_of
+from costir.load.subject import family_of
 from costir.tracing.dims import Dim
 from costir.tracing.notes import Guard, Step, watch
 

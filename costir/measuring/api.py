@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from costir.api import _load, _one_of, _optimizer
 from costir.chip import Chip
-from costir.errors import LoadError
+from costir.errors import LoadError, one_of
 from costir.hardware import load_chip
 from costir.ir import Graph, Tensor
 from costir.load.family import Built, Family
+from costir.load.subject import load
 from costir.measuring.measure import Measurement, calibration_of
 from costir.measuring.measure import measure as measured
 from costir.symbolic import Integer, evaluate, size
+from costir.trace import named_optimizer
 
 
 def measure(
@@ -42,12 +43,12 @@ def measure(
         LoadError: for a subject that cannot be run, such as an exported program.
         TraceError: where the model does not run here.
     """
-    _one_of("phase", phase, ("forward", "backward", "train"))
+    one_of("phase", phase, ("forward", "backward", "train"))
     machine = load_chip(chip) if isinstance(chip, str) else chip
     calibration_of(machine)
     specs = (input,) if isinstance(input, str) else tuple(input)
     family = runnable(subject, inputs, sizes, phase, dtype, model, specs)
-    return measured(family, machine, sizes, phase, _optimizer(optimizer))
+    return measured(family, machine, sizes, phase, named_optimizer(optimizer))
 
 
 def runnable(subject: Any, inputs: Any = None, sizes: Mapping[str, int] | None = None, phase: str = "forward", dtype: str = "",
@@ -57,7 +58,7 @@ def runnable(subject: Any, inputs: Any = None, sizes: Mapping[str, int] | None =
     Raises:
         LoadError: where it has none.
     """
-    found = _load(subject, inputs, sizes, phase, dtype, model, specs, None)
+    found = load(subject, inputs, sizes, phase, dtype, model, specs, None)
     if isinstance(found, Family):
         return found
     if all(c.op == "costir.einsum" for c in found.calls):

@@ -1,0 +1,73 @@
+"""An analysis on a chip: times, what binds, critical sizes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costir.ir import Threshold
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis
+    from costir.hardware import Chip
+    from costir.roofline import Timing
+
+
+@dataclass(frozen=True, repr=False)
+class OnChip:
+    """An analysis on a chip: times, what binds, critical sizes."""
+
+    analysis: Analysis
+    chip: Chip
+
+    @functools.cached_property
+    def roofline(self) -> Any:
+        """Times per operator and in total; see `costir.roofline`."""
+        from costir.roofline import roofline
+
+        return roofline(self.analysis.costed, self.chip)
+
+    def at(self, **sizes: int) -> Timing:
+        """The times at one point, by the formulas of the branch that the model takes there.
+
+        Raises:
+            SizeError: as for `Analysis.at`.
+        """
+        from costir.roofline import roofline
+
+        regime = self.analysis.regime_at(self.analysis.checked(sizes))
+        return roofline(regime.costed, self.chip).at(**sizes)
+
+    def critical(self, unknown: str) -> Threshold:
+        """The size at which the whole stops being bound by memory.
+
+        Args:
+            unknown: a size, "tokens" (B*T), or a product such as "B*T".
+        """
+        return self.thresholds(unknown)[0]
+
+    def thresholds(self, unknown: str) -> tuple[Threshold, ...]:
+        """The critical size of the whole, then of each operator."""
+        from costir.solve import thresholds
+
+        return tuple(thresholds(self.analysis.costed, self.chip, unknown))
+
+    def roofline_figure(self) -> Any:
+        """The roofline as a matplotlib figure: operators as points under the chip's roof."""
+        from costir.plot import roofline_figure
+
+        return roofline_figure(self.analysis, [self.chip])
+
+    def __repr__(self) -> str:
+        return f"{repr(self.analysis)[:-1]}, on {self.chip.label}>"
+
+    def _repr_html_(self) -> str:
+        from costir.render import notebook_html
+
+        return notebook_html(self.analysis, [self.chip])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.roofline, name)

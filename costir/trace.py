@@ -55,6 +55,8 @@ class Trace:
         steps: arithmetic on sizes that the program did, in order.
         escapes: sizes that the program made plain numbers of.
         memories: the bytes of each memory, by the number that operands name it by.
+        outputs: what the caller gets: results of the forward pass, or the loss and the gradients; after an optimizer's step
+            nothing but the loss, since all else is written in place.
     """
 
     sizes: Mapping[str, int]
@@ -66,6 +68,7 @@ class Trace:
     steps: tuple[Step, ...] = ()
     escapes: tuple[Escape, ...] = ()
     memories: tuple[int, ...] = ()
+    outputs: tuple[RawTensor, ...] = ()
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -169,14 +172,16 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
                 _materialize(module, args, kwargs, sizes)
                 recorder.notes.clear()
                 weights = _register(recorder, module, (args, kwargs))
-                _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
+                given = _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
+                outputs = tuple([recorder.describe(t) for t in given])
     routing = tuple(recorder.routing) if recorder.routed else ()
     return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps),
-                 tuple(escapes), tuple(recorder.sizes))  # fmt: skip
+                 tuple(escapes), tuple(recorder.sizes), outputs)  # fmt: skip
 
 
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],
-                phase: str, optimizer: Optimizer | None) -> None:  # fmt: skip
+                phase: str, optimizer: Optimizer | None) -> list[torch.Tensor]:  # fmt: skip
+    """Run, and return what the caller gets: see `Trace.outputs`."""
     scope = recorder.scope
     what = "making the optimizer"
     try:
@@ -189,7 +194,7 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
             what = "the forward pass"
             out = module(*args, **kwargs)
             if phase == "forward":
-                return
+                return _outputs(out)
             loss = loss_of(family, out, recorder.notes)
             what, scope.phase = "the backward pass", "backward"
             loss.backward()
@@ -197,6 +202,9 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
                 what, scope.phase, scope.path = "the optimizer's step", "optimizer", "optimizer"
                 _steady(recorder, stepper)
                 stepper.step()
+                return [loss]
+            leaves = [t for t in (*module.parameters(), *_outputs((args, kwargs))) if t.is_leaf and t.grad is not None]
+            return [loss, *(t.grad for t in leaves if t.grad is not None)]
     except CostirError:
         raise
     except Exception as error:

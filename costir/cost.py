@@ -72,7 +72,8 @@ def _unknown(call: Call) -> Cost:
 def _summed(c: Cost, rounds: Expr) -> Cost:
     """The cost of all rounds of a loop whose shapes grow."""
     parts = {f: sum_over(getattr(c, f), LOOP, rounds) for f in ("matmul", "vector", "special", "read", "write")}
-    return dataclasses.replace(c, **parts)
+    moved = tuple(dataclasses.replace(t, payload=sum_over(t.payload, LOOP, rounds)) for t in c.transfers)
+    return dataclasses.replace(c, **parts, transfers=moved)
 
 
 def _storage(conventions: Conventions) -> str:

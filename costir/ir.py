@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from costir.mesh import ONE_DEVICE, Mesh
 from costir.symbolic import ONE, ZERO, Boolean, Expr, Rational, Symbol, product, total
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -193,6 +194,7 @@ class Graph:
         weights: parameters and buffers, each stored tensor once.
         constraints: where the formulas hold.
         notes: assumptions worth printing ("loss: sum of the outputs").
+        mesh: the devices that it runs on, where there are several; shapes and calls are those of one of them.
     """
 
     name: str
@@ -201,6 +203,7 @@ class Graph:
     weights: tuple[Weight, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     notes: tuple[str, ...] = ()
+    mesh: Mesh = ONE_DEVICE
 
     @property
     def params(self) -> Expr:
@@ -229,6 +232,39 @@ class Conventions:
 
 
 Status = Literal["costed", "free", "flops_only", "unknown"]
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "permute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What one collective moves between the devices of a group.
+
+    Attributes:
+        kind: what is done.
+        axes: the mesh axes that span the group.
+        devices: how many devices are in it, the product of these axes.
+        payload: bytes of the array in question, whole: what all_gather leaves on each device, what each device puts into
+            reduce_scatter, all_reduce and broadcast, what all devices of the group hold together before all_to_all, what one
+            device passes on by permute. `docs/devices.md` has the table.
+    """
+
+    kind: Collective
+    axes: tuple[str, ...]
+    devices: Expr
+    payload: Expr
+
+    @property
+    def sent(self) -> Expr:
+        """Bytes that a device sends, and receives, at the least, unless the network adds up by itself.
+
+        In a broadcast not all devices send as much; this is their mean.
+        """
+        away = self.payload - self.payload / self.devices
+        if self.kind == "permute":
+            return self.payload
+        if self.kind == "all_reduce":
+            return 2 * away
+        return away / self.devices if self.kind == "all_to_all" else away
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +279,7 @@ class Cost:
         math: the type that contractions are computed in; it picks the peak rate.
         status: "costed", "free" (views, allocation), "flops_only" (bytes unknown), or "unknown" (FLOPs unknown).
         note: what a reader should know ("dense T x S").
+        transfers: what is moved between devices.
     """
 
     matmul: Expr = ZERO
@@ -253,6 +290,12 @@ class Cost:
     math: str = ""
     status: Status = "costed"
     note: str = ""
+    transfers: tuple[Transfer, ...] = ()
+
+    @property
+    def network(self) -> Expr:
+        """Bytes that a device sends to others, see `Transfer.sent`."""
+        return total(t.sent for t in self.transfers)
 
     @property
     def flops(self) -> Expr:

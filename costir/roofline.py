@@ -1,8 +1,10 @@
 """How long a cost takes on a chip, at least and at most.
 
-Three units work on an operator: the matrix unit, the vector unit, the memory. Where they overlap perfectly the time is that
-of the slowest (`lower`); where they take turns it is the sum (`upper`), at most three times as much. Operators run one
-after the other, so that the bounds of a model are the sums of its operators' bounds.
+Four units work on an operator: the matrix unit, the vector unit, the memory, the network. Where they overlap perfectly the time
+is that of the slowest (`lower`); where they take turns it is the sum (`upper`), at most four times as much. Operators run one
+after the other, so that the bounds of a model are the sums of its operators' bounds. `overlap` says which of these a model's
+`lower` is: "op" (units overlap inside an operator), "none" (never), "full" (each unit works all the time, the axes of a mesh at
+once: the longest of the units' totals).
 
 Seconds are exact expressions in the sizes; a model's totals are evaluated in floats, for one point or for arrays.
 """
@@ -10,7 +12,7 @@ Seconds are exact expressions in the sizes; a model's totals are evaluated in fl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +21,13 @@ import numpy as np
 from costir import symbolic as sym
 from costir.errors import ChipError, SizeError, nearest
 from costir.hardware import Chip
-from costir.ir import Cost, Costed, Node
+from costir.ir import Constraint, Cost, Costed, Node
+from costir.mesh import ONE_DEVICE
+from costir.network import AS_BUILT, Network, Wiring
 from costir.symbolic import ONE, ZERO, Expr
 
-RESOURCES = ("compute", "vector", "memory")
+RESOURCES = ("compute", "vector", "memory", "network")
+OVERLAPS = ("none", "op", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class Times:
         memory: bytes over the bandwidth of the main memory.
         notes: which rates stood in for others, and what could not be counted.
         complete: whether everything that the operator does has a time.
+        network: what collectives take on the chip's links.
     """
 
     compute: Expr = ZERO
@@ -42,16 +48,22 @@ class Times:
     memory: Expr = ZERO
     notes: tuple[str, ...] = ()
     complete: bool = True
+    network: Expr = ZERO
+
+    @property
+    def units(self) -> tuple[Expr, Expr, Expr, Expr]:
+        """The seconds of each unit, in the order of RESOURCES."""
+        return self.compute, self.vector, self.memory, self.network
 
     @property
     def lower(self) -> Expr:
         """Seconds where the units overlap perfectly."""
-        return sym.maximum((self.compute, self.vector, self.memory))
+        return sym.maximum(self.units)
 
     @property
     def upper(self) -> Expr:
         """Seconds where the units take turns."""
-        return sym.total((self.compute, self.vector, self.memory))
+        return sym.total(self.units)
 
     def at(self, sizes: Mapping[str, int]) -> Timing:
         """Seconds at these sizes, computed exactly and rounded once.
@@ -60,7 +72,7 @@ class Times:
             SizeError: where a size is missing.
         """
         point = {sym.size(n): v for n, v in sizes.items()}
-        return Timing.of(*(_float(sym.evaluate(e, point)) for e in (self.compute, self.vector, self.memory)))
+        return Timing.of(*(_float(sym.evaluate(e, point)) for e in self.units))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +80,9 @@ class Timing:
     """Seconds as numbers, or as numpy arrays of one shape.
 
     Attributes:
-        compute, vector, memory: each unit's own time.
+        compute, vector, memory, network: each unit's own time.
         lower, upper: the bounds with perfect overlap and with none.
-        bound: the unit that takes longest: "compute", "vector", "memory"; "none" where nothing takes time.
+        bound: the unit that takes longest: "compute", "vector", "memory", "network"; "none" where nothing takes time.
     """
 
     compute: Any
@@ -79,17 +91,18 @@ class Timing:
     lower: Any
     upper: Any
     bound: Any
+    network: Any = 0.0
 
     @staticmethod
-    def of(compute: Any, vector: Any, memory: Any, lower: Any = None) -> Timing:
+    def of(compute: Any, vector: Any, memory: Any, network: Any = 0.0, lower: Any = None) -> Timing:
         """From the units' times; `lower` where it is a sum of bounds, not the maximum of these."""
-        least = np.maximum(np.maximum(compute, vector), memory) if lower is None else lower
-        stack = np.stack(np.broadcast_arrays(compute, vector, memory))
-        names = np.array([*RESOURCES, "none"])[np.where(stack.max(axis=0) > 0, stack.argmax(axis=0), 3)]
-        upper = compute + vector + memory
+        stack = np.stack(np.broadcast_arrays(compute, vector, memory, network))
+        least = stack.max(axis=0) if lower is None else lower
+        names = np.array([*RESOURCES, "none"])[np.where(stack.max(axis=0) > 0, stack.argmax(axis=0), len(RESOURCES))]
+        upper = compute + vector + memory + network
         if stack.ndim == 1:
-            return Timing(float(compute), float(vector), float(memory), float(least), float(upper), str(names))
-        return Timing(compute, vector, memory, least, upper, names)
+            return Timing(float(compute), float(vector), float(memory), float(least), float(upper), str(names), float(network))
+        return Timing(compute, vector, memory, least, upper, names, network)
 
 
 def _float(e: Expr) -> float:
@@ -109,11 +122,11 @@ def matmul_seconds_per_flop(cost: Cost, chip: Chip) -> Expr:
     return ONE / sym.number(chip.matmul_rate(cost.math or "float32"))
 
 
-def times(cost: Cost, chip: Chip) -> Times:
-    """The times of one call: FLOPs over peak rates, bytes over bandwidth.
+def times(cost: Cost, chip: Chip, network: Network | None = None) -> Times:
+    """The times of one call: FLOPs over peak rates, bytes over bandwidth, collectives over the links of `network`.
 
     Raises:
-        ChipError: where the chip has no matmul rate for the compute type.
+        ChipError: where the chip has no matmul rate for the compute type, or no link for a collective.
     """
     notes: list[str] = []
     complete = cost.status not in ("unknown", "flops_only")
@@ -134,7 +147,8 @@ def times(cost: Cost, chip: Chip) -> Times:
             # Whole-number work (masks, positions) is bound by memory everywhere; only floating work without a rate is a gap.
             complete = complete and not (cost.math or "float32").startswith(("float", "bfloat", "complex"))
     memory = cost.nbytes / sym.number(chip.memory_bandwidth)
-    return Times(compute, vector, memory, tuple(notes), complete)
+    net = network or Network(chip, ONE_DEVICE)
+    return Times(compute, vector, memory, tuple(notes), complete, sym.total(net.seconds(t) for t in cost.transfers))
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,7 @@ class Roofline:
         times: the times of one call of each node, in the order of the nodes.
         notes: rates used for others, and what has no time; each once.
         unknown: operators whose cost is not known, each once; with any, totals are lower bounds only (">=").
+        network: how the devices are connected. overlap: what `lower` of the whole means; see above.
     """
 
     costed: Costed
@@ -153,6 +168,8 @@ class Roofline:
     times: tuple[Times, ...]
     notes: tuple[str, ...]
     unknown: tuple[str, ...]
+    fabric: Network
+    overlap: str = "op"
 
     @property
     def complete(self) -> bool:
@@ -180,9 +197,14 @@ class Roofline:
         return self._total(lambda t: t.memory)
 
     @cached_property
+    def network(self) -> Expr:
+        """Seconds that collectives take, one after the other."""
+        return self._total(lambda t: t.network)
+
+    @cached_property
     def upper(self) -> Expr:
         """Seconds with no overlap."""
-        return sym.total((self.compute, self.vector, self.memory))
+        return sym.total((self.compute, self.vector, self.memory, self.network))
 
     def _total(self, pick: Callable[[Times], Expr]) -> Expr:
         return sym.total(n.call.count * pick(t) for n, t in zip(self.nodes, self.times, strict=True))
@@ -192,7 +214,7 @@ class Roofline:
         """All times and counts of all nodes, compiled once."""
         flat: list[Expr] = []
         for node, t in zip(self.nodes, self.times, strict=True):
-            flat += [node.call.count, t.compute, t.vector, t.memory]
+            flat += [node.call.count, *t.units]
         return sym.compile_many(flat, list(self.costed.graph.sizes))
 
     def per_node(self, **sizes: Any) -> list[Timing]:
@@ -214,13 +236,19 @@ class Roofline:
         self._check(point)
         shape = np.broadcast_shapes(*(p.shape for p in point)) if point else ()
         found = [np.broadcast_to(np.asarray(x, dtype=float), shape) for x in self._evaluator(*point)]
-        rows = (found[i : i + 4] for i in range(0, len(found), 4))
-        return [Timing.of(count * c, count * v, count * m) for count, c, v, m in rows]
+        rows = (found[i : i + 5] for i in range(0, len(found), 5))
+        parts = [Timing.of(*(count * u for u in units)) for count, *units in rows]
+        return [replace(p, lower=p.upper) for p in parts] if self.overlap == "none" else parts
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """Where the formulas hold: what the model needs, and what the links allow."""
+        return (*self.costed.graph.constraints, *self.fabric.constraints)
 
     @cached_property
     def _conditions(self) -> Callable[..., Any]:
-        """All constraints of the graph, compiled once."""
-        conditions = [c.condition for c in self.costed.graph.constraints]
+        """All constraints, compiled once."""
+        conditions = [c.condition for c in self.constraints]
         return sym.compile_many(conditions, list(self.costed.graph.sizes)) if conditions else lambda *point: ()
 
     def _check(self, point: list[Any]) -> None:
@@ -228,7 +256,7 @@ class Roofline:
         for name, values in zip(self.costed.graph.sizes, point, strict=True):
             if np.any(values < 1) or np.any(values != np.floor(values)):
                 raise SizeError(f"{name} is not a positive whole number everywhere", "sizes are whole numbers from 1 on")
-        for constraint, holds in zip(self.costed.graph.constraints, self._conditions(*point), strict=True):
+        for constraint, holds in zip(self.constraints, self._conditions(*point), strict=True):
             if not np.all(holds):
                 raise SizeError(f"the formulas hold where {constraint}, which a point does not meet",
                                 "ask .on(chip).at(...), or analyse again with these as base sizes")  # fmt: skip
@@ -237,7 +265,7 @@ class Roofline:
         """The totals at these sizes: each unit's time summed, and the sums of the nodes' lower and upper bounds.
 
         `bound` is the unit with the largest total. Operators run one after the other, so `lower` can be above every unit's
-        own total.
+        own total, unless `overlap` is "full".
 
         Raises:
             SizeError: as for `per_node`.
@@ -245,19 +273,40 @@ class Roofline:
         parts = self.per_node(**sizes)
         zero = np.zeros(np.broadcast_shapes(*(np.shape(v) for v in sizes.values())) if sizes else ())
         add: Callable[[Iterable[Any]], Any] = lambda xs: sum(xs, zero)
-        units = [add(getattr(p, r) for p in parts) for r in RESOURCES]
-        return Timing.of(units[0], units[1], units[2], lower=add(p.lower for p in parts))
+        compute, vector, memory, network = (add(getattr(p, r) for p in parts) for r in RESOURCES)
+        if self.overlap == "full":
+            by_axes = [add(p.network for p, n in zip(parts, self.nodes, strict=True) if _axes(n) == g) for g in self._groups]
+            longest = np.max(np.stack(np.broadcast_arrays(compute, vector, memory, *by_axes)), axis=0)
+            return Timing.of(compute, vector, memory, network, lower=longest)
+        return Timing.of(compute, vector, memory, network, lower=add(p.lower for p in parts))
+
+    @cached_property
+    def _groups(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of axes over which there are collectives; different ones use different links at once."""
+        return tuple(dict.fromkeys(g for n in self.nodes if (g := _axes(n))))
 
 
-def roofline(costed: Costed, chip: Chip) -> Roofline:
-    """Put a costed graph on a chip.
+def _axes(node: Node) -> tuple[str, ...]:
+    """The mesh axes of a collective."""
+    return tuple(dict.fromkeys(a for t in node.cost.transfers for a in t.axes))
+
+
+def roofline(costed: Costed, chip: Chip, wiring: Wiring = AS_BUILT, overlap: str = "op") -> Roofline:
+    """Put a costed graph on a chip, or on a mesh of them.
 
     An operator in a type for which the chip has no matmul rate makes its compute time unknown, with a note; a graph none of
     whose contractions has a rate cannot be timed.
 
+    Args:
+        costed: the graph, of one device.
+        chip: the chip, the same for all devices.
+        wiring: how the mesh lies on its links.
+        overlap: "none", "op" or "full"; see above.
+
     Raises:
-        ChipError: where the chip has a matmul rate for none of the contractions.
+        ChipError: where the chip has a matmul rate for none of the contractions, or cannot carry the mesh.
     """
+    net = Network(chip, costed.graph.mesh, costed.graph.sizes, wiring)
     cache: dict[Cost, Times] = {}
     failures: list[ChipError] = []
     unknown = [n.call.op for n in costed.nodes if n.cost.status in ("unknown", "flops_only")]
@@ -265,7 +314,7 @@ def roofline(costed: Costed, chip: Chip) -> Roofline:
         if node.cost in cache:
             continue
         try:
-            cache[node.cost] = times(node.cost, chip)
+            cache[node.cost] = times(node.cost, chip, net)
         except ChipError as e:
             failures.append(e)
             memory = node.cost.nbytes / sym.number(chip.memory_bandwidth)
@@ -275,4 +324,4 @@ def roofline(costed: Costed, chip: Chip) -> Roofline:
         raise failures[0]
     parts = tuple(cache[n.cost] for n in costed.nodes)
     notes = tuple(dict.fromkeys(note for t in parts for note in t.notes))
-    return Roofline(costed, chip, parts, notes, tuple(dict.fromkeys(unknown)))
+    return Roofline(costed, chip, parts, notes, tuple(dict.fromkeys(unknown)), net, overlap)

@@ -9,6 +9,7 @@ from typing import Any
 import sympy as sp
 
 from costir.ir import Call, Constraint, Cost, Costed, Graph, Node, Tensor, Weight
+from costir.mesh import Mesh
 from costir.symbolic import Expr, Symbol
 
 
@@ -28,7 +29,9 @@ def substituted(costed: Costed, values: Mapping[Symbol, Expr]) -> Costed:
         return tuple(put(i) for i in x) if isinstance(x, tuple) else x
 
     def put_cost(c: Cost) -> Cost:
-        return dataclasses.replace(c, **{f: put(getattr(c, f)) for f in ("matmul", "vector", "special", "read", "write")})
+        moved = tuple(dataclasses.replace(t, devices=put(t.devices), payload=put(t.payload)) for t in c.transfers)
+        parts = {f: put(getattr(c, f)) for f in ("matmul", "vector", "special", "read", "write")}
+        return dataclasses.replace(c, **parts, transfers=moved)
 
     def put_call(c: Call) -> Call:
         args = {k: put(v) for k, v in c.args.items()}
@@ -40,5 +43,6 @@ def substituted(costed: Costed, values: Mapping[Symbol, Expr]) -> Costed:
     conditions = ((c, sp.sympify(c.condition.xreplace(dict(values)))) for c in g.constraints)
     left = tuple(Constraint(e, c.source) for c, e in conditions if e != sp.true)
     graph = Graph(g.name, {n: v for n, v in g.sizes.items() if n not in gone}, tuple(n.call for n in nodes),
-                  tuple(Weight(w.path, put(w.tensor), put(w.count)) for w in g.weights), left, g.notes)  # fmt: skip
+                  tuple(Weight(w.path, put(w.tensor), put(w.count)) for w in g.weights), left, g.notes,
+                  Mesh(tuple((n, put(length)) for n, length in g.mesh.axes)))  # fmt: skip
     return Costed(graph, nodes, costed.conventions)

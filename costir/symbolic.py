@@ -318,3 +318,44 @@ def sum_over(e: Expr, index: Symbol, rounds: Expr) -> Expr:
     if not e.has(index):
         return e * rounds
     return cast(Expr, sp.expand(sp.summation(sp.expand(e), (index, 0, rounds - 1))))
+
+
+def parity(n: Expr) -> Expr:
+    """1 where a whole number is odd, 0 where it is even."""
+    return cast(Expr, sp.Mod(n, 2))
+
+
+def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[Boolean, ...]]:
+    """An expression as it is around a point, without Max, Min, Piecewise and Mod, and the conditions under which it is that.
+
+    Of several that are equally large the first is taken.
+    """
+    conditions: list[Boolean] = []
+
+    def walk(x: Any) -> Any:
+        if x.is_Atom:
+            return x
+        if isinstance(x, sp.Piecewise):
+            for value, condition in x.args:
+                here = condition.xreplace(here_of)
+                if here == sp.true:
+                    conditions.extend(c for c in [condition] if c != sp.true)
+                    return walk(value)
+                conditions.append(sp.Not(condition))
+        if isinstance(x, sp.Mod):
+            value = x.xreplace(here_of)
+            conditions.append(sp.Eq(x, value))
+            return value
+        args = [walk(a) for a in x.args]
+        if not isinstance(x, (sp.Max, sp.Min)):
+            return x.func(*args)
+        larger = isinstance(x, sp.Max)
+        chosen = (max if larger else min)(args, key=lambda a: sp.sympify(a.xreplace(here_of)))
+        for other in args:
+            if other != chosen and (chosen - other).free_symbols:
+                conditions.append(sp.Ge(chosen, other) if larger else sp.Le(chosen, other))
+        return chosen
+
+    here_of = {k: sp.sympify(v) for k, v in point.items()}
+    found = walk(e)
+    return cast(Expr, found), tuple(c for c in dict.fromkeys(conditions) if c != sp.true)

@@ -1,0 +1,290 @@
+"""A mesh of devices on a chip's links: which link carries a collective, by which algorithm, and how long that takes.
+
+The chip's file says what its links are. On a torus each mesh axis is an axis of the torus: a ring where it closes, else a
+line. Behind a switch the neighbours that one switch reaches are a node; what is between nodes goes over the chip's own port to
+the scale-out network, all ports at once, while the switch spreads it in the node (`near` and `far` below). A collective of N
+devices, G of them in each node, then takes as long as the slower of the two:
+
+    all_gather of V bytes:   V*(G-1)/G over the switch,  V*(N-G)/(N*G) over the port
+
+Times are those of full links; hop latency is added only where it is asked for, since few vendors say it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import sympy as sp
+
+from costir.chip import Chip, Link
+from costir.collectives import ALGORITHMS, Form, form
+from costir.errors import ChipError, CostirError
+from costir.ir import Constraint, Transfer
+from costir.mesh import Mesh
+from costir.symbolic import ONE, Boolean, Expr, apply, boolean, both, number, product, size, total
+
+FAR = ("scaleout", "dcn")  # links that leave the box
+ASIDE = ("host", "sibling", *FAR)
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How a mesh is to lie on a chip's links, where that is not left to the chip.
+
+    Attributes:
+        algorithm: of all collectives inside a node or torus; "" takes what fits the links.
+        links: which link an axis lies on, by name: (("X", "dcn"),).
+        planned: rates that the scaling book plans with, instead of the data sheet's, where the chip has them.
+        latency: add what the hops take.
+    """
+
+    algorithm: str = ""
+    links: tuple[tuple[str, str], ...] = ()
+    planned: bool = False
+    latency: bool = False
+
+
+AS_BUILT = Wiring()
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One link that a collective uses.
+
+    Attributes:
+        link: the link. rate: bytes/s of what `form` calls a link, in one direction.
+        algorithm: its name. form: its share and hops. scale: the part of the payload that this level handles.
+    """
+
+    link: Link
+    rate: Expr
+    algorithm: str
+    form: Form
+    scale: Expr = ONE
+
+    def seconds(self, payload: Expr) -> Expr:
+        """Of full links."""
+        return payload * self.scale * self.form.share / self.rate
+
+    @property
+    def latency(self) -> Expr | None:
+        """Seconds of all hops; None where the chip's file has no latency."""
+        return None if self.link.latency is None else self.form.hops * number(self.link.latency)
+
+
+def shape_of(link: Link) -> str:
+    """torus, ring, switch, mesh (a link for each pair) or "" from the file's words."""
+    words = link.topology.lower()
+    for word, shape in (("dependent", ""), ("torus", "torus"), ("ring", "ring"), ("connected", "mesh"), ("switch", "switch"),
+                        ("tree", "switch"), ("pair", "switch"), ("all-to-all", "mesh")):  # fmt: skip
+        if word in words:
+            return shape
+    return "switch" if link.name in FAR else ""
+
+
+def closes(link: Link, length: Expr) -> Boolean:
+    """Whether an axis of the torus is a ring, by the file's rule; without a rule it is."""
+    exact = re.search(r"only if its length is (\d+)", link.wrap_rule)
+    if exact:
+        return sp.Eq(length, int(exact[1]))
+    if "4x4x4" in link.wrap_rule:
+        return sp.Eq(sp.Mod(length, 4), 0)
+    return boolean(True)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A mesh on a chip.
+
+    Attributes:
+        chip, mesh, wiring: what was put together.
+        sizes: base values of the sizes in the mesh.
+    """
+
+    chip: Chip
+    mesh: Mesh
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    wiring: Wiring = AS_BUILT
+
+    def seconds(self, transfer: Transfer) -> Expr:
+        """How long a collective takes, an expression in the sizes.
+
+        Raises:
+            ChipError: where the chip has no link for it, or one without a rate.
+            CostirError: where the algorithm does not fit the link or the collective.
+        """
+        if transfer.devices == 1:
+            return number(0)
+        levels = self.levels(transfer)
+        parts = [level.seconds(transfer.payload) for level in levels]
+        waits = [level.latency for level in levels if self.wiring.latency and level.latency is not None]
+        slowest = dict.fromkeys(e for e in [*parts, total(waits)] if e != 0)
+        return apply("max", list(slowest)) if len(slowest) > 1 else total(slowest)
+
+    def levels(self, transfer: Transfer) -> tuple[Level, ...]:
+        """The links that a collective uses, and how."""
+        mesh = self.mesh if self.mesh else Mesh(((",".join(transfer.axes), transfer.devices),))
+        axes = transfer.axes if self.mesh else mesh.names
+        pinned = dict(self.wiring.links)
+        far = [a for a in axes if pinned.get(a, "") in FAR]
+        near = [a for a in axes if a not in far]
+        if not near:
+            link = self._link(pinned[far[0]])
+            return (self._flat(link, transfer.kind, [mesh.length(a) for a in far], ONE),)
+        link = self._near(pinned.get(near[0], ""))
+        lengths = [mesh.length(a) for a in near]
+        inside = lengths
+        if shape_of(link) != "torus" and link.domain:
+            inside = [_inside(mesh.length(a), mesh.stride(a), link.domain) for a in near]
+        g, n = product(inside), product([*lengths, *(mesh.length(a) for a in far)])
+        outer = self._link(pinned[far[0]]) if far else self._far
+        if g == n or outer is None:
+            return (self._flat(link, transfer.kind, lengths, ONE),)
+        inner_part, outer_part = _parts(transfer.kind, g, n)
+        return (
+            self._flat(link, transfer.kind, inside, inner_part),
+            self._flat(outer, transfer.kind, [n / g], outer_part, "direct"),
+        )
+
+    def _flat(self, link: Link, kind: str, lengths: list[Expr], scale: Expr, algorithm: str = "") -> Level:
+        """One level over one link."""
+        chosen = algorithm or self._algorithm(link)
+        found = form(chosen, kind, lengths) if chosen else self._torus(link, kind, lengths)
+        return Level(link, self.rate(link, chosen), chosen or "torus", found, scale)
+
+    def _algorithm(self, link: Link) -> str:
+        """The algorithm that was asked for, or the one of the link's shape; "" for a torus, where the lengths decide."""
+        asked, shape = self.wiring.algorithm, shape_of(link)
+        if asked == "book" and shape == "switch":
+            return "book_switch"
+        if asked:
+            known = ALGORITHMS.get(asked)
+            if known is not None and shape and not {shape, "ring" if shape == "torus" else shape} & set(known.networks):
+                able = [n for n, a in ALGORITHMS.items() if {shape, "ring" if shape == "torus" else shape} & set(a.networks)]
+                raise CostirError(
+                    f"{asked} does not run on {self.chip.label}'s {link.name}, a {shape}", f"choose {' or '.join(able)}"
+                )
+            return asked
+        return {"torus": "", "mesh": "peers", "ring": "ring_two_way"}.get(shape, "direct")
+
+    def _torus(self, link: Link, kind: str, lengths: list[Expr]) -> Form:
+        """Rings where all axes close, else lines."""
+        ring, line = form("ring_two_way", kind, lengths), form("line", kind, lengths)
+        closed = both([closes(link, length) for length in lengths if length != 1])
+        if closed in (sp.true, sp.false):
+            return ring if closed == sp.true else line
+        return Form(
+            sp.Piecewise((ring.share, closed), (line.share, True)), sp.Piecewise((ring.hops, closed), (line.hops, True))
+        )
+
+    def rate(self, link: Link, algorithm: str = "") -> Expr:
+        """Bytes/s of one link, or behind a switch of all links of one chip, in one direction.
+
+        Raises:
+            ChipError: where the chip's file has none.
+        """
+        shape, links = shape_of(link), link.links
+        one = link.link_one_way or (link.one_way / links if link.one_way and links else None)
+        if shape in ("torus", "ring"):
+            found = link.link_one_way_planned if self.wiring.planned and link.link_one_way_planned else one
+        elif shape == "mesh" and algorithm == "peers":
+            found = link.peer_one_way or one
+        else:
+            found = link.one_way
+        if found is None:
+            raise ChipError(
+                f"{self.chip.label} has no known rate for its link {link.name}", f"set it: link.{link.name}.one_way=..."
+            )
+        return number(found)
+
+    # ---- which links
+
+    def _link(self, name: str) -> Link:
+        if name not in self.chip.links:
+            has = ", ".join(self.chip.links) or "none"
+            raise ChipError(f"{self.chip.label} has no link {name[:40]!r}", f"its links: {has}")
+        return self.chip.links[name]
+
+    def _near(self, name: str) -> Link:
+        """The link between neighbouring chips."""
+        if name:
+            return self._link(name)
+        found = next((link for n, link in self.chip.links.items() if n not in ASIDE), None) or self._far
+        if found is None:
+            has = f" (it has {', '.join(self.chip.links)})" if self.chip.links else ""
+            raise ChipError(
+                f"{self.chip.label} has no link to other chips{has}", "choose another chip, or give its file a [link.NAME]"
+            )
+        return found
+
+    @cached_property
+    def _far(self) -> Link | None:
+        """The link out of the box."""
+        return next((self.chip.links[n] for n in FAR if n in self.chip.links), None)
+
+    # ---- where it holds
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The lengths that the links allow.
+
+        Raises:
+            ChipError: where the base sizes are outside.
+        """
+        pinned = dict(self.wiring.links)
+        near = [a for a in self.mesh.names if pinned.get(a, "") not in FAR and self.mesh.length(a) != 1]
+        if not near:
+            return ()
+        link = self._near(pinned.get(near[0], ""))
+        return self._torus_limits(link, near) if shape_of(link) == "torus" else self._domain_limits(link, near)
+
+    def _torus_limits(self, link: Link, axes: list[str]) -> tuple[Constraint, ...]:
+        """As many axes as the torus has, each as long as the pod at most."""
+        dims = int(match[1]) if (match := re.match(r"(\d)D", link.topology)) else len(link.pod) or 3
+        long = [a for a in axes if self._at_base(self.mesh.length(a)) > 1]
+        out = f"put an axis on another link: --link {axes[0]}=dcn" if self._far is not None else "use fewer axes"
+        if len(long) > dims:
+            raise ChipError(f"{self.chip.label}'s {link.name} is a {dims}D torus, and the mesh has {len(long)} axes on it", out)
+        if not link.pod:
+            return ()
+        longest = max(link.pod)
+        for a in axes:
+            if self._at_base(self.mesh.length(a)) > longest:
+                length = self._at_base(self.mesh.length(a))
+                raise ChipError(
+                    f"an axis of {self.chip.label}'s torus has at most {longest} chips, and {a} has {length}",
+                    f"spread it over two mesh axes, or {out}",
+                )
+        source = f"{self.chip.label}: {link.name}"
+        limits = ((self.mesh.length(a), longest) for a in axes)
+        return tuple(Constraint(sp.Le(length, most), source) for length, most in limits if length.free_symbols)
+
+    def _domain_limits(self, link: Link, axes: list[str]) -> tuple[Constraint, ...]:
+        """Without a network between boxes all devices have to be in one."""
+        if self._far is not None or not link.domain:
+            return ()
+        reach = product(self.mesh.length(a) for a in axes)
+        if self._at_base(reach) > link.domain:
+            raise ChipError(
+                f"{self.chip.label}'s {link.name} reaches {link.domain} chips and the mesh has {self._at_base(reach)}",
+                "its file has no link beyond: use a smaller mesh, or a chip file with a [link.scaleout]",
+            )
+        return (Constraint(sp.Le(reach, link.domain), f"{self.chip.label}: {link.name}"),) if reach.free_symbols else ()
+
+    def _at_base(self, e: Expr) -> int:
+        return int(e.xreplace({size(n): sp.Integer(v) for n, v in self.sizes.items()}))
+
+
+def _inside(length: Expr, stride: Expr, domain: int) -> Expr:
+    """How many devices of an axis are in one node."""
+    return apply("min", [length, apply("max", [ONE, number(domain) / stride])])
+
+
+def _parts(kind: str, g: Expr, n: Expr) -> tuple[Expr, Expr]:
+    """The parts of the payload that go over the near and the far link, for g of n devices in a node."""
+    if kind == "all_to_all":  # a chunk for a device elsewhere never touches the near link
+        return (g / n) ** 2, ONE / g
+    return ONE, ONE if kind == "permute" else ONE / g

@@ -68,6 +68,7 @@ def build(
         unknown=tuple(str(u) for u in analysis.unknown),
         notes=_notes(analysis, roofs),
         sweep=_sweep(analysis, roofs, sweep, unknown if critical else "") if sweep else (),
+        weights=tuple((w.path, w.count * w.tensor.numel) for w in analysis.costed.graph.weights if w.tensor.role == "weight"),
     )
 
 

@@ -109,7 +109,9 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     a = verb("analyze", "cost of every operator", "What every operator of a model costs.")
-    a.add_argument("--explain", metavar="PATH", help="one operator: formula, rule, numbers, source line")
+    a.add_argument(
+        "--explain", metavar="PATH", help="one operator: formula, rule, numbers, source line; or total: term by term"
+    )
     a.add_argument("--plot", metavar="roofline[=FILE]", help="draw a roofline (svg or png)")
     s = verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
     s.add_argument("--measure", action="store_true", help="measure it on this machine, too (a calibrated --chip)")

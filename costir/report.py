@@ -147,6 +147,7 @@ class Report:
         unknown_size: the size that thresholds solve for, "" where none.
         constraints, unknown, notes: in words, each one line.
         sweep: one per point of the sweep that was asked for.
+        weights: every parameter's path and its elements, all of its kind together.
     """
 
     subject: str
@@ -163,6 +164,7 @@ class Report:
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     sweep: tuple[Point, ...] = field(default=())
+    weights: tuple[tuple[str, Expr], ...] = ()
 
     @property
     def complete(self) -> bool:

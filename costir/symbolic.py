@@ -84,6 +84,12 @@ def terms(e: Expr) -> tuple[Expr, ...]:
     return tuple(sp.Add.make_args(e))
 
 
+def coefficient(e: Expr) -> tuple[Expr, Expr]:
+    """A term as a number times the rest: 2*B*D is 2 and B*D."""
+    c, rest = e.as_coeff_Mul()
+    return cast(Expr, c), cast(Expr, rest)
+
+
 def maximum(candidates: Iterable[Expr]) -> Expr:
     """The largest, left unevaluated: sympy's own Max compares all pairs, which takes seconds on long sums."""
     kept = list(dict.fromkeys(e for e in candidates if e != 0))
@@ -291,6 +297,16 @@ def limit(e: Expr, symbols: Iterable[Symbol]) -> Expr:
     for s in symbols:
         e = sp.limit(e, s, sp.oo)
     return e
+
+
+def leading_ratio(above: Expr, below: Expr, symbol: Symbol) -> Expr | None:
+    """What above/below tends to as one symbol of these polynomials grows; None where it is not finite, or they are none."""
+    if not (above.is_polynomial(symbol) and below.is_polynomial(symbol)):
+        return None
+    a, b = sp.Poly(above, symbol), sp.Poly(below, symbol)
+    if a.degree() != b.degree():
+        return ZERO if a.degree() < b.degree() else None
+    return cast(Expr, sp.cancel(a.LC() / b.LC()))
 
 
 def show(e: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from costir import document, render_data
+from costir import document, render_data, terms
 from costir import explain as explain_
 from costir.document import change, limit_text, plain_number
 from costir.ir import Threshold, condition_text
@@ -28,9 +28,15 @@ def analysis(r: Report, brief: bool = True) -> View:
 def explain(r: Report, pattern: str) -> View:
     """The operators that a pattern means, step by step.
 
+    "total" means the whole, term by term, where no operator and no module is called so.
+
     Raises:
         CostirError: where nothing matches.
     """
+    if pattern == terms.TOTAL and not any(terms.TOTAL in (*row.path.split("."), row.name) for row in r.rows):
+        return View(
+            lambda: terms.explained(r), lambda: {**render_data.as_dict(r), **terms.as_data(r)}, lambda: terms.as_rows(r)
+        )
     rows = explain_.matching(r.rows, pattern)
     only = replace(r, rows=rows, sweep=())
     data = lambda: {**render_data.as_dict(only), "nodes": explain_.as_data(r, rows, render_data.node)}

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from costir import chipfile
 from costir.calibration import Calibration
+from costir.collective_times import Collectives
 from costir.errors import ChipError
 
 V = TypeVar("V")
@@ -145,6 +146,7 @@ class Chip:
         settings: the numbers that were set by hand.
         unsupported: dtypes for which the matrix unit has no path.
         calibration: what `costir calibrate` measured on this machine, where the file has it.
+        collectives: what `costir calibrate --collectives` measured, where the file has it.
         measured: what libraries reached, by the community's measurements; never mixed with the peaks.
         flop_per_lane_cycle: 2 where `vector` counts fused multiply-adds as two, 1 where it counts single operations.
         unit: what "one chip" means.
@@ -180,6 +182,7 @@ class Chip:
     alias_note: str = ""
     path: str = ""
     calibration: Calibration | None = None
+    collectives: Collectives | None = None
 
     @property
     def label(self) -> str:

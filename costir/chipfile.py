@@ -218,15 +218,16 @@ def validate(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(measured, dict) or len(measured) > 100:
         fail(where, "measured", measured, "a table, written [measured]")
     calibration = rest.pop("calibration", {})  # numbers that costir calibrate wrote; `calibration.from_table` reads them
+    collectives = rest.pop("collectives", {})  # the same, by `collective_times.from_table`
     schema = {k: _number("any") for k in measured if re.fullmatch(r"[a-z][a-z0-9_]{0,59}", k)} | _COMMON
     presets = _named(where, "preset", rest.pop("preset", {}), lambda p, t: _preset(where, p, t))
     out = _quantities(where, rest)
-    tables = ("matrix", "vector", "memory", "onchip", "link", "measured", "preset", "calibration")
+    tables = ("matrix", "vector", "memory", "onchip", "link", "measured", "preset", "calibration", "collectives")
     known = {**_TOP, **dict.fromkeys(tables, _text)}
     unknown = next((k for k in rest if k not in _TOP), None)
     if unknown is not None:
         raise ChipError(f"{where}: unknown key {unknown[:80]!r}", nearest(unknown[:80], known))
-    out |= {"calibration": calibration, "preset": presets}
+    out |= {"calibration": calibration, "collectives": collectives, "preset": presets}
     out |= {"measured": _check(where, "measured.", measured, schema), **_check(where, "", rest, _TOP)}
     if "name" not in out:
         raise ChipError(f"{where}: the chip has no name", 'write name = "My chip" at the top')

@@ -136,6 +136,11 @@ def parser() -> argparse.ArgumentParser:
     _output(c)
     b = verbs.add_parser("calibrate", help="measure this machine", description=CALIBRATE, allow_abbrev=False)
     b.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default: 1)")
+    b.add_argument(
+        "--collectives", action="store_true", help="measure collectives of torch.distributed, and add them to the file"
+    )
+    b.add_argument("--processes", type=int, metavar="N", help="with --collectives: start N processes here; not under torchrun")
+    b.add_argument("--chip", metavar="NAME", default="", help="with --collectives: add them to a copy of this chip's file")
     _output(b)
     d = verbs.add_parser("demo", help="five experiments on this machine", description=DEMO, allow_abbrev=False)
     d.add_argument("name", metavar="NAME", choices=(*DEMOS, "all"), help=f"{', '.join(DEMOS)} or all")
@@ -232,7 +237,11 @@ def _run(arguments: list[str]) -> int:
     if options.verb is None:
         parser().print_help()
         return DONE
-    if options.verb in ("calibrate", "measure") or getattr(options, "measure", False):
+    if options.verb == "calibrate":
+        from costir import calibrate_commands
+
+        return calibrate_commands.calibrate(options)
+    if options.verb == "measure" or getattr(options, "measure", False):
         from costir import measure_commands
 
         return int(getattr(measure_commands, options.verb)(options))

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costir import chipfile
+from costir import chipfile, collective_times
 from costir.calibration import from_table
 from costir.chip import Chip, FrozenMap, Link, OnChip, rate_key
 from costir.errors import ChipError, nearest
@@ -239,6 +239,7 @@ def _build(ident: str, data: Mapping[str, Any], path: Path, preset: str, setting
         alias_note=note,
         path=str(path),
         calibration=from_table(str(path), data["calibration"]),
+        collectives=collective_times.from_table(str(path), data["collectives"]),
     )
 
 
@@ -288,6 +289,9 @@ def describe(chip: Chip) -> list[Row]:
         rows.append(Row(f"ridge.{key}", f"{float(chip.ridge(key)):.4g} FLOP/B", f"matrix.{key} / memory.bandwidth"))
     if "fp32" not in chip.matrix and ("fp32" in chip.vector or chip.kind == "tpu"):
         rows.append(Row("ridge.fp32", f"{float(chip.ridge('fp32')):.4g} FLOP/B", chip.matmul_note("fp32")))
+    for fit in chip.collectives.fits if chip.collectives else ():
+        name = f"collectives.{fit.kind} over {fit.devices}"
+        rows.append(Row(name, collective_times.described(fit), f"measured, within {fit.worst:.0%}"))
     rows += [Row(f"measured.{k}", _measured(k, v), "a measurement, not used in any bound") for k, v in chip.measured.items()]
     return rows
 

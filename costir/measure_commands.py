@@ -1,4 +1,4 @@
-"""`costir calibrate` and `costir measure`: parsed options in, exit code out."""
+"""`costir measure`: parsed options in, exit code out."""
 
 from __future__ import annotations
 
@@ -8,31 +8,11 @@ from pathlib import Path
 
 from costir import commands, measure_views, output
 from costir.errors import CostirError
-from costir.hardware import here_path, load_chip
+from costir.hardware import load_chip
 from costir.page import Fact
 from costir.questions import chip_names, key_values, size_values, sweep_points
 
 DONE = 0
-
-
-def calibrate(o: argparse.Namespace) -> int:
-    """Measure this machine and write its chip file."""
-    name = str(o.format or "text")
-    path = Path(o.output) if o.output else here_path()
-    if not o.output:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    path = output.may_write(path, o.force or not o.output)
-    if path.suffix != ".toml":
-        raise CostirError(f"a chip file ends in .toml, {path.name!r} does not", "write for example -o my-cpu.toml")
-    from costir.measuring.calibrate import calibrate as run
-
-    with commands.bar("calibrating") as progress:
-        found, text = run(o.threads, progress)
-    output.write(text.encode(), path, o.force or not o.output)
-    chip = load_chip(str(path))
-    o.output = ""  # the file is the chip's; what is said goes to the terminal
-    commands.emit(measure_views.calibrated(found, chip, str(path)), name, o)
-    return DONE
 
 
 def measure(o: argparse.Namespace) -> int:

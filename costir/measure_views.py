@@ -1,12 +1,10 @@
-"""What `costir calibrate` and `costir measure` show."""
+"""What `costir measure` shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from costir.calibration import Calibration
-from costir.chip import Chip
 from costir.document import plain_number, seconds
 from costir.measuring.knee import Knee
 from costir.measuring.measure import Measurement, Row
@@ -19,42 +17,6 @@ SMALL = 0.005  # operators below this share of the time are one line
 SCHEMA = "costir/measure/1"
 MATCHED = "operators timed in place by torch's profiler; the whole without it, the best of several steps"
 ALIKE = "* another operator's curve stands in for one that was not calibrated"
-
-
-# ------------------------------------------------------------------------------------------------------------- calibrate
-
-
-def calibrated(c: Calibration, chip: Chip, path: str) -> View:
-    """The machine in a few lines."""
-    numbers = c.numbers
-    levels = [(int(k.rpartition("_")[2]), v) for k, v in numbers.items() if k.startswith("bandwidth_")]
-    rows = [(si(size, "B"), si(rate, "B/s")) for size, rate in levels]
-    head = [
-        Fact("machine", f"{c.about['cpu']}, {c.threads} thread{'s' if c.threads > 1 else ''}, torch {c.about['torch']}"),
-        Fact("noise", f"{c.noise:.1%}: the median of repeated timings over the best"),
-        *(Fact("matmul", f"{name} {si(float(rate), 'FLOP/s')}") for name, rate in chip.matrix.items()),
-        Fact("ridge", f"{plain_number(float(chip.ridge('float32')))} FLOP/byte in fp32"),
-    ]
-    around = {k: numbers[k] for k in ("view", "grad", "node", "module", "optimizer")} | {"operator": c.curves["unary"].at(16)}
-    tail = [
-        Fact("overhead", ", ".join(f"{k} {seconds(v)}" for k, v in around.items())),
-        Fact("fresh pages", f"{numbers['fresh'] * 1e9:.3f} ns per byte more for results of 32 MB and above"),
-        Fact("written", path), Fact("use", "costir measure model.py --chip here; costir analyze model.py --chip here"),
-    ]  # fmt: skip
-    table = Table(
-        (Column("working set", right=True), Column("bandwidth", right=True)), tuple(Entry("operator", r) for r in rows)
-    )
-    data = {
-        "schema": "costir/calibration/1", "about": dict(c.about), "noise": c.noise, "numbers": dict(numbers),
-        "rates": {k: float(v) for k, v in chip.matrix.items()}, "file": path,
-    }  # fmt: skip
-    flat = [
-        ("quantity", "value"),
-        ("noise", c.noise),
-        *numbers.items(),
-        *((f"matrix.{k}", float(v)) for k, v in chip.matrix.items()),
-    ]
-    return View(lambda: Document("Calibration", tuple(head), (table,), tuple(tail)), lambda: data, lambda: flat)
 
 
 # --------------------------------------------------------------------------------------------------------------- measure

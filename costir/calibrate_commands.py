@@ -92,8 +92,8 @@ def _collectives(o: argparse.Namespace) -> int:
     text = _with(text, collective_times.to_toml(found))
     chipfile.validate(str(path), chipfile.parse(str(path), text.encode()))
     output.write(text.encode(), path, force=True)  # whether it may be was asked before
-    o.output = ""
-    commands.emit(calibrate_views.collectives(found, str(path)), name, o)
+    told, o.output = o.output, ""
+    commands.emit(calibrate_views.collectives(found, str(path), str(path) if told else "here"), name, o)
     return DONE
 
 

@@ -49,8 +49,8 @@ def calibrated(c: Calibration, chip: Chip, path: str) -> View:
 # ----------------------------------------------------------------------------------------------------------- collectives
 
 
-def collectives(c: Collectives, path: str) -> View:
-    """Latency and bandwidth of every collective, and how well they fit."""
+def collectives(c: Collectives, path: str, chip: str) -> View:
+    """Latency and bandwidth of every collective, and how well they fit; `chip` is what the file is called as a chip."""
     about = c.about
     where = f"{about['processes']} processes on {about['hosts']} machine{'s' if about['hosts'] != '1' else ''}"
     head = [
@@ -69,7 +69,7 @@ def collectives(c: Collectives, path: str) -> View:
     tail = [Fact("missing", f"{kind}: {said}") for kind, said in c.missing.items()]
     tail += [
         Fact("counted", "time = latency + payload / bandwidth; payload: the array, in all_to_all of all devices together"),
-        Fact("written", path), Fact("use", f"costir measure model.py --mesh X={c.groups[-1] if c.groups else 2} --chip {path}"),
+        Fact("written", path), Fact("use", f"costir measure model.py --mesh X={c.groups[-1] if c.groups else 2} --chip {chip}"),
     ]  # fmt: skip
     rows = [("kind", "devices", "until", "latency", "bandwidth", "worst_error")]
     rows += [(f.kind, f.devices, u, x.latency, x.bandwidth, f.worst) for f in c.fits for u, x in _regimes(f)]  # type: ignore[misc]

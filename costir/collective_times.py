@@ -21,7 +21,7 @@ from costir.units import si
 FORMAT = 1
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 GOOD_FIT = 0.10  # a line that is nowhere further off needs no second one
-BETTER = 0.6  # a second line must make the error smaller by this factor, or it only follows the noise
+BETTER = 0.4  # a second line must make the error smaller by this factor, or it only follows the noise
 FEWEST = 3  # points that a line is drawn through, where there are two lines
 
 Point = tuple[int, float]  # payload bytes, seconds

@@ -14,7 +14,16 @@ from costir.hardware import load_chip
 from costir.measuring import processes
 
 SIZES = tuple(1 << p for p in range(10, 27, 2))
-ABOUT = {"backend": "gloo", "device": "cpu", "processes": "2", "hosts": "1", "threads": "1", "cpu": "a", "torch": "2", "date": "x"}
+ABOUT = {
+    "backend": "gloo",
+    "device": "cpu",
+    "processes": "2",
+    "hosts": "1",
+    "threads": "1",
+    "cpu": "a",
+    "torch": "2",
+    "date": "x",
+}
 CHIP = 'name = "mine"\n\n[matrix]\nfp32 = 1e11\n\n[memory]\nbandwidth = 2e10\n'
 
 
@@ -96,7 +105,12 @@ def test_collectives_are_read_back(tmp_path):
     path.write_text(CHIP + to_toml(c))
     again = load_chip(str(path)).collectives
     assert again is not None
-    assert (dict(again.about), again.noise, dict(again.slower), dict(again.missing)) == (ABOUT, 0.03, {"compute": 1.25}, c.missing)
+    assert (dict(again.about), again.noise, dict(again.slower), dict(again.missing)) == (
+        ABOUT,
+        0.03,
+        {"compute": 1.25},
+        c.missing,
+    )
     assert again.groups == (2,)
     for kind in ("all_reduce", "all_gather", "broadcast"):
         assert again.fit(kind, 2).until == c.fit(kind, 2).until
@@ -117,8 +131,9 @@ def test_what_was_not_measured_is_not_guessed():
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("format = 1", "format = 2"), ("noise = 0.0300", 'noise = "much"'), ("devices = 2", "devices = 1"), ("bytes = [1024", "bytes = [0"),
-     ("latency = [0.0001]", "latency = [-1]"), ("bandwidth = [2e+09]", "bandwidth = []"), ('kind = "all_reduce"', 'kind = "gossip"')],
+    [("format = 1", "format = 2"), ("noise = 0.0300", 'noise = "much"'), ("devices = 2", "devices = 1"),
+     ("bytes = [1024", "bytes = [0"), ("latency = [0.0001]", "latency = [-1]"), ("bandwidth = [2e+09]", "bandwidth = []"),
+     ('kind = "all_reduce"', 'kind = "gossip"')],
 )  # fmt: skip
 def test_damaged_collectives_are_one_sentence(tmp_path, old, new):
     path = tmp_path / "c.toml"
@@ -269,9 +284,12 @@ def test_what_a_process_raises_is_raised_here(tmp_path, monkeypatch):
         "from costir.errors import CostirError\n"
         "def refuse(arguments, say): raise CostirError('no group here', 'find one')\n"
         "def fail(arguments, say): return 1 / arguments\n"
+        "def end(arguments, say): import os; os._exit(7)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(CostirError, match="no group here; find one"):
         processes.together("two_tasks:refuse", None, 1)
-    with pytest.raises(CostirError, match="process 0 of 1 ended with code 1; ZeroDivisionError"):
+    with pytest.raises(CostirError, match="process 0 of 1 raised ZeroDivisionError: division by zero"):
         processes.together("two_tasks:fail", 0, 1)
+    with pytest.raises(CostirError, match="process 0 of 1 ended with code 7"):
+        processes.together("two_tasks:end", 0, 1)

@@ -153,10 +153,9 @@ def _wait(started: Sequence[subprocess.Popen[bytes]], folder: Path, longest: flo
     failed = [rank for rank, p in enumerate(started) if p.poll()]
     if not failed:
         return
-    for rank in failed:
-        note = folder / f"raised.{rank}"
-        if note.is_file():
-            raise CostirError(*pickle.loads(note.read_bytes()))
+    notes = sorted(folder.glob("raised.*"), key=lambda note: note.stat().st_mtime_ns)
+    if notes:  # the others may have failed because this one did
+        raise CostirError(*pickle.loads(notes[0].read_bytes()))
     tail = (folder / f"errors.{failed[0]}").read_text(errors="replace").strip().splitlines()[-1:]
     raise CostirError(
         f"process {failed[0]} of {len(started)} ended with code {started[failed[0]].poll()}", " ".join(tail)[:200]
@@ -192,11 +191,21 @@ def _main(folder: Path, rank: int, processes: int, parent: int) -> int:
         with group(f"file://{folder}/rendezvous", rank, processes):
             found = getattr(importlib.import_module(module), name)(arguments, say)
     except CostirError as error:
-        (folder / f"raised.{rank}").write_bytes(pickle.dumps((error.message, error.hint)))
-        return 2
+        return _raised(folder, rank, error.message, error.hint)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0][:200]
+        return _raised(folder, rank, f"process {rank} of {processes} raised {type(error).__name__}: {first}", "")
     if rank == 0:
         (folder / "result").write_bytes(pickle.dumps(found))
     return 0
+
+
+def _raised(folder: Path, rank: int, message: str, hint: str) -> int:
+    """Leave word of an error, whole or not at all."""
+    note = folder / f"note.{rank}"
+    note.write_bytes(pickle.dumps((message, hint)))
+    note.replace(folder / f"raised.{rank}")
+    return 2
 
 
 def _end_with(parent: int) -> None:

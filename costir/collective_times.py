@@ -114,9 +114,9 @@ class Collectives:
             )
         if kind not in KINDS:
             raise ChipError(f"{kind[:40]} was not measured", f"measured are {', '.join(KINDS)}")
-        has = ", ".join(map(str, self.groups)) or "no"
+        has = ", ".join(str(f.devices) for f in self.fits if f.kind == kind)
         raise ChipError(
-            f"collectives over {devices} devices were not measured, only over {has}",
+            f"{kind} over {devices} devices was not measured" + (f", only over {has}" if has else ""),
             f"run costir calibrate --collectives with {devices} processes",
         )
 

@@ -7,6 +7,8 @@ devices, G of them in each node, then takes as long as the slower of the two:
 
     all_gather of V bytes:   V*(G-1)/G over the switch,  V*(N-G)/(N*G) over the port
 
+Where collectives were measured between processes (`costir calibrate --collectives`), what was measured counts instead.
+
 Times are those of full links; hop latency is added only where it is asked for, since few vendors say it.
 """
 
@@ -20,6 +22,7 @@ from functools import cached_property
 import sympy as sp
 
 from costir.chip import Chip, Link
+from costir.collective_times import Collectives, Fit
 from costir.collectives import ALGORITHMS, Form, form
 from costir.errors import ChipError, CostirError
 from costir.ir import Constraint, Transfer
@@ -118,6 +121,8 @@ class Network:
         """
         if transfer.devices == 1:
             return number(0)
+        if self.measured is not None:
+            return measured_seconds(self.measured.fit(transfer.kind, self._at_base(transfer.devices)), transfer.payload)
         levels = self.levels(transfer)
         parts = [level.seconds(transfer.payload) for level in levels]
         waits = [level.latency for level in levels if self.wiring.latency and level.latency is not None]
@@ -227,6 +232,11 @@ class Network:
 
     # ---- where it holds
 
+    @property
+    def measured(self) -> Collectives | None:
+        """What was measured between processes, which is used instead of the links unless these are asked for by hand."""
+        return None if self.wiring.algorithm or self.wiring.links else self.chip.collectives
+
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
         """The lengths that the links allow.
@@ -234,6 +244,10 @@ class Network:
         Raises:
             ChipError: where the base sizes are outside.
         """
+        if self.measured is not None:  # a number of devices has its own latency and bandwidth
+            source = f"{self.chip.label}: measured collectives"
+            lengths = ((length, self._at_base(length)) for _, length in self.mesh.axes if length.free_symbols)
+            return tuple(Constraint(sp.Eq(length, here), source) for length, here in lengths)
         pinned = dict(self.wiring.links)
         near = [a for a in self.mesh.names if pinned.get(a, "") not in FAR and self.mesh.length(a) != 1]
         if not near:
@@ -276,6 +290,18 @@ class Network:
 
     def _at_base(self, e: Expr) -> int:
         return int(e.xreplace({size(n): sp.Integer(v) for n, v in self.sizes.items()}))
+
+
+def measured_seconds(fit: Fit, payload: Expr) -> Expr:
+    """The time of a measured collective, as `Fit.at` has it, in the sizes of the payload."""
+    low, *more = (number(x.latency) + (payload / number(x.bandwidth) if x.bandwidth else 0) for x in fit.lines)
+    if not more or fit.until is None:
+        return low
+    least = number(fit.lines[0].at(fit.until))
+    high = more[0] if payload.free_symbols or more[0] > least else least
+    high = apply("max", [high, least]) if high.free_symbols else high
+    small = sp.Le(payload, fit.until)
+    return low if small == sp.true else high if small == sp.false else sp.Piecewise((low, small), (high, True))
 
 
 def _inside(length: Expr, stride: Expr, domain: int) -> Expr:

@@ -11,7 +11,11 @@ from costir import calibrate_commands, cli
 from costir.collective_times import Collectives, Fit, Line, fitted, split, to_toml
 from costir.errors import ChipError, CostirError
 from costir.hardware import load_chip
+from costir.ir import Transfer
 from costir.measuring import processes
+from costir.mesh import Mesh
+from costir.network import Network, Wiring
+from costir.symbolic import evaluate, number, size
 
 SIZES = tuple(1 << p for p in range(10, 27, 2))
 ABOUT = {
@@ -121,7 +125,7 @@ def test_collectives_are_read_back(tmp_path):
 
 def test_what_was_not_measured_is_not_guessed():
     c = made_up()
-    with pytest.raises(ChipError, match=r"only over 2.*with 4 processes"):
+    with pytest.raises(ChipError, match=r"all_reduce over 4 devices was not measured, only over 2;.*with 4 processes"):
         c.seconds("all_reduce", 1000, 4)
     with pytest.raises(ChipError, match=r"all_to_all was not measured: gloo said 'gloo does not support it'"):
         c.seconds("all_to_all", 1000, 2)
@@ -152,6 +156,39 @@ def test_collectives_are_cut_out_of_a_file_wherever_they_are():
         assert "fp32" in rest
         assert cut.strip() == theirs.strip()
     assert split(CHIP) == (CHIP, "")
+
+
+# --------------------------------------------------------------------------------------------------------------- network
+
+B, D, X = (size(n) for n in "BDX")
+
+
+def on_two(tmp_path, c, **settings):
+    path = tmp_path / "my.toml"
+    path.write_text(CHIP + to_toml(c))
+    return Network(load_chip(str(path)), Mesh.of(["X"]), {"B": 64, "D": 256, "X": 2}, Wiring(**settings))
+
+
+def test_the_network_takes_what_was_measured(tmp_path):
+    """A gradient of 4*B*D bytes: the formula's time is that of the record, on both sides of the border between two lines."""
+    steps = [(v, 1e-4 if v < 2e5 else v / 1e9) for v in SIZES]
+    c = Collectives(ABOUT, 0.03, {}, {}, (*made_up().fits, fitted("broadcast", 2, steps)))
+    net = on_two(tmp_path, c)
+    again = net.chip.collectives
+    for kind in ("all_reduce", "broadcast"):
+        found = net.seconds(Transfer(kind, ("X",), X, 4 * B * D))
+        for b, d in ((1, 1), (64, 256), (100, 1000), (4000, 512), (1 << 14, 1 << 12)):
+            assert float(evaluate(found, {B: b, D: d})) == pytest.approx(again.seconds(kind, 4 * b * d, 2))
+            known = Transfer(kind, ("X",), X, number(4 * b * d))
+            assert float(net.seconds(known)) == pytest.approx(again.seconds(kind, 4 * b * d, 2))
+    assert [str(k.condition) for k in net.constraints] == ["Eq(X, 2)"]
+    with pytest.raises(ChipError, match="reduce_scatter over 2 devices was not measured;"):
+        net.seconds(Transfer("reduce_scatter", ("X",), X, 4 * B * D))
+
+
+def test_links_that_are_asked_for_by_hand_come_before_what_was_measured(tmp_path):
+    with pytest.raises(ChipError, match="no link to other chips"):
+        on_two(tmp_path, made_up(), algorithm="ring").seconds(Transfer("all_reduce", ("X",), X, 4 * B * D))
 
 
 # -------------------------------------------------------------------------------------------------------------- commands

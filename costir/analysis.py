@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sympy as sp
 
 from costir.cost import cost
-from costir.errors import ChipError, SizeError, nearest
+from costir.errors import ChipError, SizeError, nearest, one_of
 from costir.ir import Constraint, Conventions, Costed, Graph
 from costir.on_chip import OnChip
 from costir.results import Op, Origin, Point, Unknown, exact, is_size
@@ -28,6 +28,7 @@ QUANTITIES = (
     "read",
     "write",
     "bytes",
+    "network",
     "params",
     "weight_bytes",
     "intensity",
@@ -158,6 +159,11 @@ class Analysis:
     def bytes(self) -> Expr:
         """Bytes read and written, eager."""
         return self._total("bytes")
+
+    @functools.cached_property
+    def network(self) -> Expr:
+        """Bytes that each device sends to others, docs/devices.md; 0 on one device."""
+        return self._total("network")
 
     @functools.cached_property
     def params(self) -> Expr:
@@ -302,20 +308,29 @@ class Analysis:
 
         return graph_module(self)
 
-    def on(self, chip: str | Chip) -> OnChip:
-        """Times on a chip.
+    def on(self, chip: str | Chip, *, overlap: str = "op", algorithm: str = "", links: Mapping[str, str] | None = None,
+           planned: bool = False, latency: bool = False) -> OnChip:  # fmt: skip
+        """Times on a chip, or on a mesh of them.
 
         Args:
             chip: a `Chip`, or a name such as "h100", "tpu_v5e@book", "my.toml".
+            overlap: what the time of the whole is: "op" (units overlap inside an operator), "none", "full"; docs/devices.md.
+            algorithm: of all collectives: "ring", "ring_two_way", "line", "book", "tree", ...; by default what fits the links.
+            links: which link of the chip a mesh axis lies on, where it is not the nearest: {"X": "dcn"}.
+            planned: the rates that the scaling book plans with instead of the data sheet's, where the chip has them.
+            latency: add what the hops of collectives take.
 
         Raises:
             ChipError: an unknown chip, or something that is none.
         """
         from costir.hardware import Chip, load_chip
+        from costir.network import Wiring
 
         if not isinstance(chip, str | os.PathLike | Chip):
             raise ChipError(f"{chip!r:.40} is no chip", 'give a name such as "h100", the path of a .toml file, or a Chip')
-        return OnChip(self, chip if isinstance(chip, Chip) else load_chip(os.fspath(chip)))
+        one_of("overlap", overlap, ("none", "op", "full"))
+        wiring = Wiring(algorithm, tuple((links or {}).items()), planned, latency)
+        return OnChip(self, chip if isinstance(chip, Chip) else load_chip(os.fspath(chip)), wiring, overlap)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{n}={v}" for n, v in self.sizes.items())

@@ -12,6 +12,7 @@ import numpy as np
 from costir import ir, solve
 from costir.errors import CostirError
 from costir.grouping import star_paths
+from costir.network import AS_BUILT, Wiring
 from costir.report import QUANTITIES, TOTALS, ChipInfo, Point, Quantity, Report, Row, Times, plain
 from costir.roofline import Roofline, Timing, roofline
 from costir.symbolic import Expr, evaluate, size, total
@@ -30,6 +31,8 @@ def build(
     sweep: Sequence[Mapping[str, int]] = (),
     fixed: Mapping[str, int] | None = None,
     critical: bool = False,
+    wiring: Wiring = AS_BUILT,
+    overlap: str = "op",
 ) -> Report:
     """The report of an analysis.
 
@@ -40,13 +43,14 @@ def build(
         sweep: points to evaluate the totals at; sizes that a point leaves out stay at the base.
         fixed: sizes that were put in as numbers before, for the reader to see.
         critical: solve for the critical size of the whole at every point of the sweep, too.
+        wiring: how a mesh lies on the chips' links. overlap: what the time of the whole means; see `roofline`.
 
     Raises:
         SizeError: where `unknown` or a size of the sweep is none, or a point lies outside the range of the formulas.
         ChipError: where a chip has no rate for what the model computes in.
     """
     nodes = analysis.costed.nodes
-    roofs = [roofline(analysis.costed, chip) for chip in chips]
+    roofs = [roofline(analysis.costed, chip, wiring, overlap) for chip in chips]
     unknown = (unknown or default_unknown(analysis)) if chips else ""
     merged = _merge(nodes)
     values = _Values(analysis.sizes)
@@ -61,7 +65,7 @@ def build(
         conventions=analysis.conventions,
         rows=tuple(rows),
         free=sum(1 for n in nodes if n.cost.status == "free"),
-        totals={name: values.quantity(getattr(analysis, name)) for name in TOTALS},
+        totals={name: values.quantity(getattr(analysis, name)) for name in totals_of(analysis)},
         chips=tuple(_chip(roof, unknown) for roof in roofs),
         unknown_size=unknown,
         constraints=tuple(analysis.constraints),
@@ -69,7 +73,14 @@ def build(
         notes=_notes(analysis, roofs),
         sweep=_sweep(analysis, roofs, sweep, unknown if critical else "") if sweep else (),
         weights=tuple((w.path, w.count * w.tensor.numel) for w in analysis.costed.graph.weights if w.tensor.role == "weight"),
+        mesh={n: int(values.quantity(length).number or 1) for n, length in analysis.costed.graph.mesh.axes},
+        overlap=overlap,
     )
+
+
+def totals_of(analysis: Analysis) -> tuple[str, ...]:
+    """The totals that are shown: communicated bytes only where there are any."""
+    return (*TOTALS, "network") if any(n.cost.transfers for n in analysis.costed.nodes) else TOTALS
 
 
 def default_unknown(analysis: Analysis) -> str:
@@ -118,7 +129,7 @@ def _row(path: str, nodes: Sequence[ir.Node], where: Sequence[int], values: _Val
     count = total(nodes[i].call.count for i in where)
     exprs = {
         "matmul_flops": cost.matmul, "vector_flops": cost.vector, "special_flops": cost.special, "flops": cost.flops,
-        "bytes": cost.nbytes, "read": cost.read, "write": cost.write,
+        "bytes": cost.nbytes, "read": cost.read, "write": cost.write, "network": cost.network,
     }  # fmt: skip
     quantities = {name: values.quantity(count * e) for name, e in exprs.items()}
     quantities["intensity"] = values.quantity(cost.flops / cost.nbytes) if cost.nbytes != 0 else UNKNOWN
@@ -155,17 +166,19 @@ def _on_chip(rows: Sequence[Row], where: Sequence[Sequence[int]], roof: Roofline
 
 def _sum(parts: Sequence[Timing], known: bool = True) -> Times:
     """Timings one after another. Where not all is known nothing is said to bind, and no time at all is unknown, not zero."""
-    compute, vector, memory, lower, upper = (
-        math.fsum(getattr(p, a) for p in parts) for a in ("compute", "vector", "memory", "lower", "upper")
+    compute, vector, memory, lower, upper, network = (
+        math.fsum(getattr(p, a) for p in parts) for a in ("compute", "vector", "memory", "lower", "upper", "network")
     )
     if not known and lower == 0:
-        return Times(None, None, None, None, None, "")
+        return Times(None, None, None, None, None, "", None)
     bound = parts[0].bound if parts else "none"
-    return Times(compute, vector, memory, lower, upper if known else None, bound if known and bound != "none" else "")
+    binds = bound if known and bound != "none" else ""
+    return Times(compute, vector, memory, lower, upper if known else None, binds, network)
 
 
 def _times(t: Timing, known: bool) -> Times:
-    return Times(t.compute, t.vector, t.memory, t.lower, t.upper if known else None, "" if t.bound == "none" else t.bound)
+    binds = "" if t.bound == "none" else t.bound
+    return Times(t.compute, t.vector, t.memory, t.lower, t.upper if known else None, binds, t.network)
 
 
 def _chip(roof: Roofline, unknown: str) -> ChipInfo:
@@ -182,6 +195,10 @@ def _chip(roof: Roofline, unknown: str) -> ChipInfo:
         bandwidth=float(chip.memory_bandwidth),
         times=_times(roof.at(), roof.complete),
         threshold=solve.whole(roof.costed, chip, unknown) if unknown else None,
+        network=solve.whole(roof.costed, chip, unknown, "network", roof.fabric.wiring)
+        if unknown and roof.communicates
+        else None,
+        links=roof.links,
     )
 
 
@@ -227,7 +244,7 @@ def _sweep(
     sizes = [{**analysis.sizes, **p} for p in points]
     regimes = (analysis, *analysis.others)
     where = [next(k for k, regime in enumerate(regimes) if regime.broken(s) is None) for s in sizes]
-    there = {0: list(roofs), **{k: [roofline(regimes[k].costed, r.chip) for r in roofs] for k in set(where) - {0}}}
+    there = {0: list(roofs), **{k: [_again(regimes[k], roof) for roof in roofs] for k in set(where) - {0}}}
     times: dict[int, tuple[Times, ...]] = {}
     for k, rooflines in there.items():
         mine = [i for i, regime in enumerate(where) if regime == k]
@@ -237,7 +254,7 @@ def _sweep(
     return tuple(
         Point(
             sizes[i],
-            {name: plain(getattr(here, name)) for name in TOTALS},
+            {name: plain(getattr(here, name)) for name in totals_of(analysis)},
             times[i],
             tuple(_critical(roof, sizes[i], unknown) for roof in there[where[i]]) if unknown else (),
         )
@@ -245,10 +262,15 @@ def _sweep(
     )
 
 
+def _again(regime: Analysis, roof: Roofline) -> Roofline:
+    """Another regime on the same chip and links."""
+    return roofline(regime.costed, roof.chip, roof.fabric.wiring, roof.overlap)
+
+
 def _critical(roof: Roofline, sizes: Mapping[str, int], unknown: str) -> ir.Threshold:
-    """The critical size of the whole with other base sizes."""
+    """The critical size of the whole with other base sizes; against the network where devices communicate."""
     there = replace(roof.costed, graph=replace(roof.costed.graph, sizes=sizes))
-    return solve.whole(there, roof.chip, unknown)
+    return solve.whole(there, roof.chip, unknown, "network" if roof.communicates else "memory", roof.fabric.wiring)
 
 
 def _times_at(roof: Roofline, points: Sequence[Mapping[str, int]]) -> list[Times]:
@@ -256,6 +278,8 @@ def _times_at(roof: Roofline, points: Sequence[Mapping[str, int]]) -> list[Times
     t = roof.at(**{n: np.array([p[n] for p in points], dtype=float) for n in points[0]})
     out = []
     for i in range(len(points)):
-        compute, vector, memory, lower, upper = (float(x[i]) for x in (t.compute, t.vector, t.memory, t.lower, t.upper))
-        out.append(_times(Timing(compute, vector, memory, lower, upper, str(t.bound[i])), roof.complete))
+        compute, vector, memory, lower, upper, network = (
+            float(x[i]) for x in (t.compute, t.vector, t.memory, t.lower, t.upper, t.network)
+        )
+        out.append(_times(Timing(compute, vector, memory, lower, upper, str(t.bound[i]), network), roof.complete))
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from costir import ir
@@ -17,11 +18,14 @@ BYTES_WORDS = "bytes eager: each operand read once, each output written once"
 FREE_WORDS = "comparisons, relu, copies, views 0 FLOPs"
 TOTAL_WORDS = {
     "matmul_flops": "matmul FLOPs", "vector_flops": "vector FLOPs", "special_flops": "special functions", "flops": "FLOPs",
-    "bytes": "bytes", "intensity": "FLOP/byte", "params": "parameters", "weight_bytes": "parameter bytes",
+    "bytes": "bytes", "network": "sent", "intensity": "FLOP/byte", "params": "parameters", "weight_bytes": "parameter bytes",
 }  # fmt: skip
 PHASE_WORDS = {"forward": "forward pass", "backward": "forward and backward pass", "train": "training step"}
+LOWER_WORDS = {
+    "none": "without any overlap", "op": "every operator at its roofline, one after the other", "full": "with full overlap",
+}  # fmt: skip
 LONGEST = 90  # characters of a formula that may stand beside a total without hiding it
-UNITS = {"bytes": "B", "weight_bytes": "B", "read": "B", "write": "B", "intensity": ""}
+UNITS = {"bytes": "B", "network": "B", "weight_bytes": "B", "read": "B", "write": "B", "intensity": ""}
 
 
 # ---------------------------------------------------------------------------------------------------------- small words
@@ -120,7 +124,26 @@ def head(r: Report) -> tuple[Fact, ...]:
     sizes = size_facts(r.sizes, r.constraints)
     sizes += [Fact("put in", ", ".join(f"{n} = {v}" for n, v in r.fixed.items()))] if r.fixed else []
     counted = conventions_text(r.conventions, (row.note for row in r.rows))
-    return (*sizes, *(Fact("chip", chip_text(c)) for c in r.chips), Fact("counted", counted))
+    chips = [f for c in r.chips for f in (Fact("chip", chip_text(c)), *(Fact("", words) for words in c.links))]
+    return (*sizes, *mesh_facts(r), *chips, Fact("counted", counted))
+
+
+OVERLAP_WORDS = {
+    "none": "no overlap: all units take turns",
+    "op": "units overlap inside an operator, operators and collectives run one after the other",
+    "full": "all units work all the time, the axes of the mesh at once",
+}
+
+
+def mesh_facts(r: Report) -> list[Fact]:
+    """The mesh, and how its time is counted."""
+    if not r.mesh:
+        return []
+    lengths = ", ".join(f"{n} = {v}" for n, v in r.mesh.items())
+    devices = f", {math.prod(r.mesh.values())} devices" if len(r.mesh) > 1 else " devices"
+    last = f"; neighbours along {list(r.mesh)[-1]}" if len(r.mesh) > 1 else ""
+    overlap = [Fact("overlap", f"{r.overlap}: {OVERLAP_WORDS[r.overlap]}")] if r.chips else []
+    return [Fact("mesh", f"{lengths}{devices}{last}; all numbers are of one device"), *overlap]
 
 
 def operators(r: Report, brief: bool = True) -> Table:
@@ -128,8 +151,9 @@ def operators(r: Report, brief: bool = True) -> Table:
     formulas = any(q.expr is not None and q.expr.free_symbols for row in r.rows for q in row.quantities.values())
     columns = [Column("module / operator"), Column("runs", right=True), Column("FLOPs", right=True)]
     columns += [Column("= formula", formula=True)] if formulas else []
-    columns += [Column("bytes", right=True)]
-    columns += [Column("= formula", formula=True)] if formulas else []
+    for name in _moved(r):
+        columns += [Column(name, right=True)]
+        columns += [Column("= formula", formula=True)] if formulas else []
     columns += [Column("FLOP/B", right=True), *_chip_columns(r)]
     lines: list[Entry] = []
     phases = list(dict.fromkeys(row.phase for row in r.rows))
@@ -144,6 +168,11 @@ def operators(r: Report, brief: bool = True) -> Table:
     lines.append(Entry("total", _summary("total", None, r.rows, r, formulas)))
     lines.extend(_chip_lines(r, formulas))
     return Table(tuple(columns), tuple(lines))
+
+
+def _moved(r: Report) -> dict[str, str]:
+    """The columns of bytes, by their heading: what goes to memory, and to other devices where there are any."""
+    return {"bytes": "bytes", **({"sent": "network"} if r.communicates else {})}
 
 
 def _chip_columns(r: Report) -> list[Column]:
@@ -172,7 +201,7 @@ def _group(group: Group, r: Report, formulas: bool) -> Iterable[Entry]:
 def _operator(indent: str, row: Row, group: Group, r: Report, formulas: bool) -> tuple[Cell, ...]:
     count = row.count.expr
     cells: list[Cell] = [indent + label(row, group.path), count if count is not None and count.free_symbols else str(count)]
-    for name in ("flops", "bytes"):
+    for name in ("flops", *_moved(r).values()):
         q = row.quantities[name]
         cells.append(number(q.number, UNITS.get(name, ""), least=name == "bytes" and row.status in ("unknown", "flops_only")))
         cells += [_formula(q)] if formulas else []
@@ -205,7 +234,8 @@ def _summary(name: str, runs: str | None, rows: Sequence[Row], r: Report, formul
     blank: list[Cell] = [""] if formulas else []
     cells: list[Cell] = [name, runs or ""]
     cells += [number(sum_of(rows, "flops"), least=partial), *blank]
-    cells += [number(sum_of(rows, "bytes"), "B", least=partial), *blank]
+    for name in _moved(r).values():
+        cells += [number(sum_of(rows, name), "B", least=partial), *blank]
     cells.append(_intensity(None if partial else sum_of(rows, "intensity")))
     for i in range(len(r.chips)):
         unsure = any(row.times[i].upper is None for row in rows)
@@ -219,10 +249,10 @@ def _chip_lines(r: Report, formulas: bool) -> Iterable[Entry]:
     """With several chips: what binds the whole on each, and where that changes."""
     if len(r.chips) < 2:
         return
-    blank = ("",) * (6 if formulas else 4)
+    blank = ("",) * (3 + (2 if formulas else 1) * len(_moved(r)) + (1 if formulas else 0))
     yield Entry("total", ("binds", *blank, *(c.times.binds or "-" for c in r.chips)))
     if r.unknown_size:
-        yield Entry("total", ("changes at", *blank, *(change(c.threshold, r.base) or "-" for c in r.chips)))
+        yield Entry("total", ("changes at", *blank, *(change(next(iter(c.thresholds), None), r.base) or "-" for c in r.chips)))
 
 
 def moving(r: Report) -> list[str]:
@@ -236,11 +266,15 @@ def sweep(r: Report) -> Table:
     chips = [
         h for c in r.chips for h in (Column(f"{c.name} time" if len(r.chips) > 1 else "time", right=True), Column("binds"))
     ]
-    columns = [*(Column(n, right=True) for n in names), *(Column(t, right=True) for t in ("FLOPs", "bytes", "FLOP/B")), *chips]
+    columns = [
+        *(Column(n, right=True) for n in names),
+        *(Column(t, right=True) for t in ("FLOPs", *_moved(r), "FLOP/B")),
+        *chips,
+    ]
     lines = []
     for p in r.sweep:
         cells = [str(p.sizes[n]) for n in names]
-        cells += [number(p.totals[q], UNITS.get(q, ""), least=not r.complete) for q in ("flops", "bytes")]
+        cells += [number(p.totals[q], UNITS.get(q, ""), least=not r.complete) for q in ("flops", *_moved(r).values())]
         cells.append(_intensity(p.totals["intensity"] if r.complete else None))
         cells += [c for t in p.times for c in (seconds(t.lower), t.binds or "-")]
         lines.append(Entry("operator", tuple(cells)))
@@ -263,8 +297,8 @@ def subject_title(subject: str, phase: str) -> str:
 def _facts(r: Report) -> Iterable[Fact]:
     least = not r.complete
     for name, words in TOTAL_WORDS.items():
-        q = r.totals[name]
-        if q.value == 0 or (name == "intensity" and least):
+        q = r.totals.get(name)
+        if q is None or q.value == 0 or (name == "intensity" and least):
             continue
         bound = least and name not in ("params", "weight_bytes")
         text = _intensity(q.number) if name == "intensity" else number(q.number, UNITS.get(name, ""), bound)
@@ -272,9 +306,9 @@ def _facts(r: Report) -> Iterable[Fact]:
         long = name == "intensity" and formula is not None and len(show(formula)) > LONGEST
         yield Fact(words, text, None if long else formula)
     for chip in r.chips:
-        yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times))
-        if chip.threshold is not None:
-            yield from threshold_facts(chip.threshold, "whole changes", everything=False)
+        yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, r.overlap))
+        for threshold in chip.thresholds:
+            yield from threshold_facts(threshold, "whole changes", everything=False)
     if r.free:
         yield Fact("free", f"{r.free} call{'s' if r.free > 1 else ''} of no cost: views, allocations")
     for c in r.constraints:
@@ -290,12 +324,14 @@ def total_formula(q: Quantity) -> Expr | None:
     return simplify(q.expr) if q.expr is not None and q.expr.free_symbols else None
 
 
-def times_text(t: Times) -> str:
+def times_text(t: Times, overlap: str = "op") -> str:
     """The time of the whole: its bounds and what binds."""
     if t.lower is None:
         return "?"
-    text = f"at least {seconds(t.lower)} (every operator at its roofline, one after the other)"
-    text += f", {seconds(t.upper)} without any overlap" if t.upper is not None else ""
+    text = f"at least {seconds(t.lower)} ({LOWER_WORDS[overlap]})"
+    text += f", {seconds(t.upper)} without any overlap" if t.upper is not None and overlap != "none" else ""
+    parts = (("compute", t.compute), ("memory", t.memory), ("network", t.network))
+    text += f" ({', '.join(f'{n} {seconds(v)}' for n, v in parts)})" if t.network else ""
     of_what = "" if t.upper is not None else " of what is known"
     return f"{text}; {t.binds} binds most{of_what}" if t.binds else text
 
@@ -308,8 +344,9 @@ def threshold_facts(t: ir.Threshold, label: str, everything: bool = True) -> lis
             return [*facts, *([Fact("", t.note)] if t.note else [])]
     else:
         facts = [Fact(label, f"{t.unknown} = {plain_number(t.at_base)}, {t.below} binds below and {t.above} above")]
+        facts += [Fact("", text) for text in per_device(t)]
     short = t.value is not None and t.value.free_symbols and (everything or len(show(t.value)) <= LONGEST)
-    facts += [Fact("", "formula", t.value)] if short else []
+    facts += [Fact("", "formula", gather(t.value) if t.value.is_Add else t.value)] if short and t.value is not None else []
     when = ir.condition_text(t.when)
     if when not in ("True", "False") and (everything or len(when) <= LONGEST):
         facts.append(Fact("", f"exists where {when}"))
@@ -318,6 +355,16 @@ def threshold_facts(t: ir.Threshold, label: str, everything: bool = True) -> lis
     if t.cancels:
         facts.append(Fact("", f"does not depend on {', '.join(t.cancels)}"))
     return [*facts, *([Fact("", t.note)] if t.note else [])]
+
+
+def per_device(t: ir.Threshold) -> list[str]:
+    """What one device has of a critical size that is split."""
+    if t.split == 1 or t.at_base is None or t.devices is None:
+        return []
+    value = t.at_base / t.devices
+    return [
+        f"{f'{value:.1f}' if 1000 <= value < 1e6 else plain_number(value)} on each of {show(t.split)} = {t.devices} devices"
+    ]
 
 
 def limit_text(e: Expr) -> str:

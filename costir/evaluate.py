@@ -42,8 +42,8 @@ def evaluate(analysis: Analysis, quantities: Sequence[str], sizes: Mapping[str, 
         if name not in analysis.sizes:
             raise SizeError(f"there is no size {name!r} in {analysis.name}", nearest(name, analysis.sizes))
     for name in quantities:
-        if name not in TOTALS:
-            raise SizeError(f"there is no quantity {name!r}", nearest(name, TOTALS))
+        if name not in (*TOTALS, "network"):
+            raise SizeError(f"there is no quantity {name!r}", nearest(name, (*TOTALS, "network")))
     names = tuple(analysis.sizes)
     columns = np.broadcast_arrays(*(_numbers(n, sizes.get(n, analysis.sizes[n])) for n in names)) if names else []
     shape = columns[0].shape if columns else ()

@@ -174,7 +174,7 @@ def _add_times(times: Sequence[Times]) -> Times:
 
     compute, vector, memory, lower, upper = (add(n) for n in ("compute", "vector", "memory", "lower", "upper"))
     binds = {t.binds for t in times}
-    return Times(compute, vector, memory, lower, upper, binds.pop() if len(binds) == 1 else "")
+    return Times(compute, vector, memory, lower, upper, binds.pop() if len(binds) == 1 else "", add("network"))
 
 
 def sum_of(rows: Sequence[Row], name: str) -> int | float | None:

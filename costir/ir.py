@@ -9,7 +9,7 @@ a `Cost`. All quantities are exact until a chip enters: FLOPs and bytes are symp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from costir.mesh import ONE_DEVICE, Mesh
@@ -195,6 +195,7 @@ class Graph:
         constraints: where the formulas hold.
         notes: assumptions worth printing ("loss: sum of the outputs").
         mesh: the devices that it runs on, where there are several; shapes and calls are those of one of them.
+        splits: the sizes that are split over devices, with the mesh axes that each is split over.
     """
 
     name: str
@@ -204,6 +205,7 @@ class Graph:
     constraints: tuple[Constraint, ...] = ()
     notes: tuple[str, ...] = ()
     mesh: Mesh = ONE_DEVICE
+    splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def params(self) -> Expr:
@@ -342,6 +344,8 @@ class Threshold:
         cancels: sizes that the answer does not depend on although the costs do.
         note: what to know about the value: numeric, at the base sizes, several roots.
         within: the constraint outside of which it would lie, where that is why there is none, else "".
+        split: over how many devices the size is split; each has `value / split` of it.
+        devices: `split` at the base sizes; None where it is not known there.
     """
 
     what: str
@@ -356,3 +360,5 @@ class Threshold:
     cancels: tuple[str, ...] = ()
     note: str = ""
     within: str = ""
+    split: Expr = ONE
+    devices: int | None = None

@@ -27,7 +27,8 @@ from costir.collectives import ALGORITHMS, Form, form
 from costir.errors import ChipError, CostirError
 from costir.ir import Constraint, Transfer
 from costir.mesh import Mesh
-from costir.symbolic import ONE, Boolean, Expr, apply, boolean, both, number, product, size, total
+from costir.symbolic import ONE, Boolean, Expr, apply, at_branch, boolean, both, number, product, size, total
+from costir.units import si
 
 FAR = ("scaleout", "dcn")  # links that leave the box
 ASIDE = ("host", "sibling", *FAR)
@@ -128,6 +129,31 @@ class Network:
         waits = [level.latency for level in levels if self.wiring.latency and level.latency is not None]
         slowest = dict.fromkeys(e for e in [*parts, total(waits)] if e != 0)
         return apply("max", list(slowest)) if len(slowest) > 1 else total(slowest)
+
+    def words(self, transfer: Transfer) -> tuple[str, ...]:
+        """What a collective's group of devices communicates over, at the base sizes; nothing where it is one device."""
+        if self.measured is not None:
+            return (f"{', '.join(transfer.axes)}: as measured between processes",)
+        point = {size(n): v for n, v in self.sizes.items()}
+        out = []
+        for level in self.levels(transfer):
+            if at_branch(level.form.share, point)[0].xreplace({k: sp.Integer(v) for k, v in point.items()}) == 0:
+                continue
+            each = "" if shape_of(level.link) in ("torus", "ring", "mesh") else "all links of a chip, "
+            rate = si(float(level.rate), "B/s")
+            how = self._title(level, transfer, point)
+            out.append(f"{', '.join(transfer.axes)} over {level.link.name}: {how}; {each}{rate} one way")
+        return tuple(out)
+
+    def _title(self, level: Level, transfer: Transfer, point: Mapping[sp.Symbol, int]) -> str:
+        """The algorithm in words; on a torus, what the lengths make of it."""
+        if level.algorithm != "torus":
+            return ALGORITHMS[level.algorithm].words
+        here = {k: sp.Integer(v) for k, v in point.items()}
+        lengths = [self.mesh.length(a).xreplace(here) for a in transfer.axes] if self.mesh else []
+        closed = both([closes(level.link, x) for x in lengths if x != 1]) == sp.true
+        several = f"{len(lengths)} axes of a torus, " if len(lengths) > 1 else ""
+        return several + ALGORITHMS["ring_two_way" if closed else "line"].words
 
     def levels(self, transfer: Transfer) -> tuple[Level, ...]:
         """The links that a collective uses, and how."""

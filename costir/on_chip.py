@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from costir.ir import Threshold
+from costir.network import AS_BUILT, Wiring
 
 if TYPE_CHECKING:
     from costir.analysis import Analysis
@@ -20,13 +21,15 @@ class OnChip:
 
     analysis: Analysis
     chip: Chip
+    wiring: Wiring = AS_BUILT
+    overlap: str = "op"
 
     @functools.cached_property
     def roofline(self) -> Any:
         """Times per operator and in total; see `costir.roofline`."""
         from costir.roofline import roofline
 
-        return roofline(self.analysis.costed, self.chip)
+        return roofline(self.analysis.costed, self.chip, self.wiring, self.overlap)
 
     def at(self, **sizes: int) -> Timing:
         """The times at one point, by the formulas of the branch that the model takes there.
@@ -37,21 +40,25 @@ class OnChip:
         from costir.roofline import roofline
 
         regime = self.analysis.regime_at(self.analysis.checked(sizes))
-        return roofline(regime.costed, self.chip).at(**sizes)
+        return roofline(regime.costed, self.chip, self.wiring, self.overlap).at(**sizes)
 
-    def critical(self, unknown: str) -> Threshold:
-        """The size at which the whole stops being bound by memory.
+    def critical(self, unknown: str, against: str = "") -> Threshold:
+        """The size at which the whole stops being bound by memory, or by the network where devices communicate.
 
         Args:
             unknown: a size, "tokens" (B*T), or a product such as "B*T".
+            against: "memory" or "network"; by default the network where there is communication.
         """
-        return self.thresholds(unknown)[0]
+        return self.thresholds(unknown, against)[0]
 
-    def thresholds(self, unknown: str) -> tuple[Threshold, ...]:
-        """The critical size of the whole, then of each operator."""
+    def thresholds(self, unknown: str, against: str = "") -> tuple[Threshold, ...]:
+        """The critical size of the whole, then of each operator; an operator is compared with its memory traffic."""
+        from costir.errors import one_of
         from costir.solve import thresholds
 
-        return tuple(thresholds(self.analysis.costed, self.chip, unknown))
+        one_of("against", against, ("", "memory", "network"))
+        other = against or ("network" if self.analysis.network != 0 else "memory")
+        return tuple(thresholds(self.analysis.costed, self.chip, unknown, other, self.wiring))
 
     def roofline_figure(self) -> Any:
         """The roofline as a matplotlib figure: operators as points under the chip's roof."""

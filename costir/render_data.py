@@ -32,8 +32,10 @@ def as_dict(r: Report) -> dict[str, Any]:
         "constraints": [{"condition": ir.condition_text(c.condition), "source": c.source} for c in r.constraints],
         "notes": list(r.notes),
     }  # fmt: skip
+    if r.mesh:
+        out |= {"mesh": dict(r.mesh), "overlap": r.overlap}
     if r.chips:
-        out["chips"] = [_chip(c) for c in r.chips]
+        out["chips"] = [_chip(c, r) for c in r.chips]
     if r.sweep:
         out["sweep"] = [_point(p, r) for p in r.sweep]
     return out
@@ -52,32 +54,47 @@ def node(row: Row, r: Report) -> dict[str, Any]:
     """A row as the schema has it."""
     out: dict[str, Any] = {"path": row.path, "op": row.op, "phase": row.phase, "source": row.source, "rule": row.rule}
     out |= {"status": row.status, "note": row.note, "count": quantity(row.count)}
-    out |= {name: quantity(row.quantities[name]) for name in QUANTITIES}
+    out |= {name: quantity(row.quantities[name]) for name in quantities_of(r)}
+    if row.cost.transfers:
+        out["transfers"] = [_transfer(t, row, r) for t in row.cost.transfers]
     if r.chips:
-        out["times"] = {c.name: _times(t) for c, t in zip(r.chips, row.times, strict=True)}
+        out["times"] = {c.name: _times(t, r) for c, t in zip(r.chips, row.times, strict=True)}
     return out
 
 
-def _times(t: Times) -> dict[str, Any]:
-    return {"compute": t.compute, "vector": t.vector, "memory": t.memory, "lower": t.lower, "upper": t.upper, "binds": t.binds}
+def quantities_of(r: Report) -> tuple[str, ...]:
+    """The quantities of a row: communicated bytes only where there are any."""
+    return (*QUANTITIES, "network") if r.communicates else QUANTITIES
 
 
-def _chip(c: ChipInfo) -> dict[str, Any]:
-    return {
+def _transfer(t: ir.Transfer, row: Row, r: Report) -> dict[str, Any]:
+    """What one collective moves in one run."""
+    whole = {"devices": _at_base(t.devices, r), "payload": _at_base(t.payload, r)}
+    return {"kind": t.kind, "axes": list(t.axes), **whole}
+
+
+def _times(t: Times, r: Report) -> dict[str, Any]:
+    out = {"compute": t.compute, "vector": t.vector, "memory": t.memory, "lower": t.lower, "upper": t.upper, "binds": t.binds}
+    return {**out, "network": t.network} if r.communicates else out
+
+
+def _chip(c: ChipInfo, r: Report) -> dict[str, Any]:
+    links = {"links": list(c.links)} if r.communicates else {}
+    return links | {
         "name": c.name,
         "note": c.note,
         "peaks": dict(c.peaks),
         "vector": c.vector,
         "bandwidth": c.bandwidth,
-        "times": _times(c.times),
+        "times": _times(c.times, r),
     }
 
 
 def _thresholds(r: Report) -> Iterable[dict[str, Any]]:
     """The whole's threshold first, then the operators', for each chip."""
     for i, chip in enumerate(r.chips):
-        if chip.threshold is not None:
-            yield threshold(chip.threshold, chip.name, "whole", "", r)
+        for whole in chip.thresholds:
+            yield threshold(whole, chip.name, "whole", "", r)
         for row in r.rows:
             found = row.thresholds[i] if row.thresholds else None
             if found is not None:
@@ -86,7 +103,8 @@ def _thresholds(r: Report) -> Iterable[dict[str, Any]]:
 
 def threshold(t: ir.Threshold, chip: str, path: str, op: str, r: Report) -> dict[str, Any]:
     """A threshold as the schema has it."""
-    return {
+    split = {} if t.split == 1 else {"split": _at_base(t.split, r)}
+    return split | {
         "chip": chip, "path": path, "op": op, "for": t.unknown,
         "value": {"expr": None if t.value is None else show(t.value), "value": t.at_base},
         "when": ir.condition_text(t.when),
@@ -104,7 +122,7 @@ def _at_base(e: Expr | None, r: Report) -> dict[str, Any]:
 def _point(p: Point, r: Report) -> dict[str, Any]:
     out: dict[str, Any] = {"sizes": dict(p.sizes), "totals": dict(p.totals)}
     if r.chips:
-        out["times"] = {c.name: _times(t) for c, t in zip(r.chips, p.times, strict=True)}
+        out["times"] = {c.name: _times(t, r) for c, t in zip(r.chips, p.times, strict=True)}
     if p.thresholds:
         out["critical"] = {c.name: t.at_base for c, t in zip(r.chips, p.thresholds, strict=True)}
     return out
@@ -120,17 +138,16 @@ def as_rows(r: Report) -> Iterable[list[Any]]:
 
 def _operator_rows(r: Report) -> Iterable[list[Any]]:
     times = [f"{what}_{c.name}" for c in r.chips for what in ("time", "binds", *(["changes_at"] if r.unknown_size else []))]
-    formulas = [f"{n}_expr" for n in ("count", "matmul_flops", "flops", "bytes")]
-    yield ["path", "op", "phase", "source", "rule", "status", "count", *QUANTITIES, *times, *formulas]
+    names = quantities_of(r)
+    shown = ("matmul_flops", "flops", "bytes", *names[len(QUANTITIES) :])
+    formulas = [f"{n}_expr" for n in ("count", *shown)]
+    yield ["path", "op", "phase", "source", "rule", "status", "count", *names, *times, *formulas]
     for row in r.rows:
         cells: list[Any] = [row.path, row.op, row.phase, row.source, row.rule, row.status, row.count.number]
-        cells += [row.quantities[n].number for n in QUANTITIES]
+        cells += [row.quantities[n].number for n in names]
         for i, t in enumerate(row.times):
             cells += [t.lower, t.binds, *([row_change(row, i, r.base)] if r.unknown_size else [])]
-        cells += [
-            None if q.expr is None else show(q.expr)
-            for q in (row.count, *(row.quantities[n] for n in ("matmul_flops", "flops", "bytes")))
-        ]
+        cells += [None if q.expr is None else show(q.expr) for q in (row.count, *(row.quantities[n] for n in shown))]
         yield cells
 
 

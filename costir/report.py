@@ -51,7 +51,8 @@ class Times:
         compute, vector, memory: what each resource would take alone; None where it is unknown.
         lower: each operator with perfect overlap, its roofline; operators run one after the other.
         upper: no overlap, the sum; None where something is not known.
-        binds: "compute", "vector", "memory", or "" where there is nothing to do.
+        binds: "compute", "vector", "memory", "network", or "" where there is nothing to do.
+        network: what collectives take.
     """
 
     compute: float | None
@@ -60,6 +61,7 @@ class Times:
     lower: float | None
     upper: float | None
     binds: str
+    network: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Row:
         path, op, phase, source, rule, status, note: as in `ir.Call` and `ir.Cost`; `op` is the full overload name. Where the
             status is "unknown" or "flops_only", bytes are lower bounds.
         count: how often it runs.
-        quantities: by the names in QUANTITIES, over all its runs; unknown ones have no formula.
+        quantities: by the names in QUANTITIES and "network", over all its runs; unknown ones have no formula.
         call, cost: the first of the calls, and what one call costs.
         times: one per chip of the report, over all its runs.
         thresholds: one per chip; None where none was asked for.
@@ -111,7 +113,9 @@ class ChipInfo:
         peaks: FLOP/s of contractions by type, for the types that this model computes in.
         vector: FLOP/s of elementwise work; None where it is not known.
         bandwidth: bytes/s.
-        times: of the whole; threshold: of the whole.
+        times: of the whole; threshold: of the whole, against the memory.
+        network: the threshold against the network, where devices communicate.
+        links: how the mesh lies on the chip's links, in words.
     """
 
     name: str
@@ -121,6 +125,13 @@ class ChipInfo:
     bandwidth: float
     times: Times
     threshold: ir.Threshold | None = None
+    network: ir.Threshold | None = None
+    links: tuple[str, ...] = ()
+
+    @property
+    def thresholds(self) -> tuple[ir.Threshold, ...]:
+        """Those of the whole, the network's first."""
+        return tuple(t for t in (self.network, self.threshold) if t is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,7 @@ class Report:
         constraints, unknown, notes: in words, each one line.
         sweep: one per point of the sweep that was asked for.
         weights: every parameter's path and its elements, all of its kind together.
+        mesh: the axes of the mesh and their lengths at the base. overlap: what the time of the whole means.
     """
 
     subject: str
@@ -165,6 +177,13 @@ class Report:
     notes: tuple[str, ...] = ()
     sweep: tuple[Point, ...] = field(default=())
     weights: tuple[tuple[str, Expr], ...] = ()
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    overlap: str = "op"
+
+    @property
+    def communicates(self) -> bool:
+        """Whether anything is sent between devices."""
+        return any(row.cost.transfers for row in self.rows)
 
     @property
     def complete(self) -> bool:

@@ -103,6 +103,11 @@ class Op:
         """Bytes read and written."""
         return total((self.read, self.write))
 
+    @functools.cached_property
+    def network(self) -> Expr:
+        """Bytes sent to other devices."""
+        return expand(self.count * self.cost.network)
+
     @property
     def intensity(self) -> Expr:
         """FLOPs per byte."""

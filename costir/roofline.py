@@ -172,6 +172,17 @@ class Roofline:
     overlap: str = "op"
 
     @property
+    def communicates(self) -> bool:
+        """Whether anything is sent between devices."""
+        return any(n.cost.transfers for n in self.nodes)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """What each group of axes communicates over, in words, at the base sizes."""
+        transfers = {t.axes: t for n in self.nodes for t in n.cost.transfers}
+        return tuple(words for t in transfers.values() for words in self.fabric.words(t))
+
+    @property
     def complete(self) -> bool:
         """Whether every operator's cost is known; where not, totals are to be read as ">="."""
         return not self.unknown

@@ -10,13 +10,14 @@ positive, and tends to `I*w/2` as D and F grow. The same steps solve any cost fo
 - a long root, as that of a whole model, is given at the base values of the other sizes;
 - a root at which the formulas do not hold, or that the model cannot have, is none.
 
-"Compute" is the time of the contractions at the matmul peak.
+"Compute" is the time of the contractions at the matmul peak. What it is compared with is the time of the memory, or of the
+network (`against`), at full links as they are at the base sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -28,20 +29,33 @@ from costir.errors import ChipError, SizeError, nearest
 from costir.hardware import Chip
 from costir.ir import Constraint, Cost, Costed, Node, Threshold, condition_text
 from costir.laurent import Laurent
+from costir.network import AS_BUILT, Network, Wiring
 from costir.roofline import matmul_seconds_per_flop
 from costir.solve_cases import Case, beyond, choose, intervals
 from costir.symbolic import ONE, ZERO, Expr
 
 
 @dataclass(frozen=True, slots=True)
+class _Channel:
+    """What compute is compared with: a resource, its seconds for a cost, and the range in which they are these."""
+
+    name: str
+    seconds: Callable[[Cost], Expr]
+    bandwidth: Expr | None = None  # bytes/s, where the seconds are bytes by that
+    constraints: tuple[Constraint, ...] = ()
+    everywhere: Callable[[Cost], Expr] | None = None  # the seconds at all sizes, where `seconds` are those around the base
+
+
+@dataclass(frozen=True, slots=True)
 class _Balance:
-    """Compute time and memory time of a part, in seconds; as sums of monomials where they are such."""
+    """Compute time and the time of another resource of a part, in seconds; as sums of monomials where they are such."""
 
     work: Expr
     move: Expr
     ridge: Fraction | None
     sums: tuple[Laurent, Laurent] | None
     names: frozenset[str]
+    resource: str = "memory"
 
 
 def threshold(
@@ -68,11 +82,15 @@ def threshold(
     """
     names = factors(unknown, sizes)
     pairs = [(costs, ONE)] if isinstance(costs, Cost) else [c if isinstance(c, tuple) else (c, ONE) for c in costs]
-    return _threshold(_balance(pairs, chip), unknown, names, Domain((), sizes), what, widths)
+    return _threshold(_balance(pairs, chip, _memory(chip)), unknown, names, Domain((), sizes), what, widths)
 
 
-def thresholds(costed: Costed, chip: Chip, unknown: str) -> tuple[Threshold, ...]:
+def thresholds(
+    costed: Costed, chip: Chip, unknown: str, against: str = "memory", wiring: Wiring = AS_BUILT
+) -> tuple[Threshold, ...]:
     """The critical value for the whole graph, then for each distinct operator that contracts, in order of occurrence.
+
+    The whole is compared with the memory or the network; an operator that contracts sends nothing.
 
     Operators of equal cost are one entry, under the name of the first; its note names the others.
 
@@ -83,7 +101,7 @@ def thresholds(costed: Costed, chip: Chip, unknown: str) -> tuple[Threshold, ...
     for node in costed.nodes:
         if node.cost.matmul != 0:
             alike.setdefault(node.cost, []).append(label(node))
-    found = [whole(costed, chip, unknown)]
+    found = [whole(costed, chip, unknown, against, wiring)]
     for cost, row in _by_cost(costed, chip, unknown).items():
         others = list(dict.fromkeys(alike[cost][1:])) if cost in alike else []
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
@@ -98,8 +116,14 @@ def per_node(costed: Costed, chip: Chip, unknown: str) -> tuple[Threshold | None
     return tuple(replace(rows[n.cost], what=label(n)) if n.cost in rows else None for n in costed.nodes)
 
 
-def whole(costed: Costed, chip: Chip, unknown: str) -> Threshold:
-    """The size at which the contractions of a graph together take longer than all its memory traffic together.
+def whole(costed: Costed, chip: Chip, unknown: str, against: str = "memory", wiring: Wiring = AS_BUILT) -> Threshold:
+    """The size at which the contractions of a graph together take longer than all its memory traffic, or all its collectives.
+
+    Args:
+        costed: the graph. chip: where it runs.
+        unknown: the size to solve for.
+        against: "memory" or "network".
+        wiring: how a mesh lies on the chip's links.
 
     Raises:
         SizeError, ChipError: as `thresholds`.
@@ -113,7 +137,15 @@ def whole(costed: Costed, chip: Chip, unknown: str) -> Threshold:
     if unrated and not any(c.matmul != 0 and c not in unrated for c, _ in pairs):
         matmul_seconds_per_flop(unrated[0], chip)
     pairs = [(replace(c, matmul=ZERO) if c in unrated else c, n) for c, n in pairs]
-    row = _threshold(_balance(pairs, chip), unknown, names, _domain(costed), "whole", _widths(costed))
+    channel = _memory(chip) if against == "memory" else _network(costed, chip, wiring)
+    domain = Domain((*costed.graph.constraints, *channel.constraints), costed.graph.sizes)
+    widths = _widths(costed)
+    row = _threshold(_balance(pairs, chip, channel), unknown, names, domain, "whole", widths)
+    if row.at_base is None and row.within and channel.everywhere is not None:  # in another regime of the links, perhaps
+        every = _Channel(channel.name, channel.everywhere)
+        found = _threshold(_balance(pairs, chip, every), unknown, names, _domain(costed), "whole", widths)
+        row = row if found.at_base is None else found
+    row = _on_devices(row, costed, names)
     partial = sum(c.status in ("unknown", "flops_only") for c, _ in pairs) + len(unrated)
     return replace(row, note=_join(row.note, "operators of unknown cost are left out" if partial else ""))
 
@@ -126,8 +158,35 @@ def _by_cost(costed: Costed, chip: Chip, unknown: str) -> dict[Cost, Threshold]:
         cost = node.cost
         if cost in rows or cost.status != "costed" or (cost.flops == 0 and cost.nbytes == 0) or _unrated(cost, chip):
             continue
-        rows[cost] = _threshold(_balance([(cost, ONE)], chip), unknown, names, domain, label(node), widths)
+        balance = _balance([(cost, ONE)], chip, _memory(chip))
+        rows[cost] = _on_devices(_threshold(balance, unknown, names, domain, label(node), widths), costed, names)
     return rows
+
+
+def _on_devices(row: Threshold, costed: Costed, names: Iterable[str]) -> Threshold:
+    """With the number of devices that the unknown is split over."""
+    graph = costed.graph
+    split = sym.product(graph.mesh.length(a) for n in names for a in graph.splits.get(n, ()))
+    at_base = sym.evaluate(split, {sym.size(n): v for n, v in graph.sizes.items()})
+    return replace(row, split=split, devices=int(at_base) if at_base.is_Integer else None)
+
+
+def _memory(chip: Chip) -> _Channel:
+    rate = sym.number(chip.memory_bandwidth)
+    return _Channel("memory", lambda cost: cost.nbytes / rate, rate)
+
+
+def _network(costed: Costed, chip: Chip, wiring: Wiring) -> _Channel:
+    """Collectives by the formulas that hold around the base sizes."""
+    sizes = costed.graph.sizes
+    net = Network(chip, costed.graph.mesh, sizes, wiring)
+    point = {sym.size(n): v for n, v in sizes.items()}
+    whole = {c: sym.total(net.seconds(t) for t in c.transfers) for c in {n.cost for n in costed.nodes}}
+    found = {c: sym.at_branch(e, point) for c, e in whole.items()}
+    where = dict.fromkeys(c for _, conditions in found.values() for c in conditions)
+    limits = (*net.constraints, *(Constraint(c, f"the links of {chip.label}") for c in where))
+    around = lambda cost: found[cost][0] if cost in found else ZERO
+    return _Channel("network", around, None, limits, lambda cost: whole.get(cost, ZERO))
 
 
 def _domain(costed: Costed) -> Domain:
@@ -175,23 +234,22 @@ def factors(unknown: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
     return names
 
 
-def _balance(pairs: Iterable[tuple[Cost, Expr]], chip: Chip) -> _Balance:
+def _balance(pairs: Iterable[tuple[Cost, Expr]], chip: Chip, channel: _Channel) -> _Balance:
     """The two times of a part."""
     costs = [p for p in pairs if p[0].matmul != 0 or p[0].nbytes != 0]
-    bandwidth = ONE / sym.number(chip.memory_bandwidth)
     rates = [matmul_seconds_per_flop(c, chip) if c.matmul != 0 else ZERO for c, _ in costs]
     works = [(c.matmul * n * r, r) for (c, n), r in zip(costs, rates, strict=True) if r != 0]
-    moves = [c.nbytes * n * bandwidth for c, n in costs]
+    moves = [channel.seconds(c) * n for c, n in costs]
     lists = [[Laurent.of(e) for e in es] for es in ([w for w, _ in works], moves)]
     sums = None
     if all(part is not None for parts in lists for part in parts):
         work, move = (Laurent.sum((p, Fraction(1)) for p in parts if p is not None) for parts in lists)
         sums = (work, move)
-    ridges = {bandwidth / r for _, r in works}
+    ridges = {ONE / (channel.bandwidth * r) for _, r in works} if channel.bandwidth is not None else set()
     ridge = Fraction(int((x := ridges.pop()).p), int(x.q)) if len(ridges) == 1 else None
     work_total, move_total = sym.total(w for w, _ in works), sym.total(moves)
     names = frozenset(str(s) for s in work_total.free_symbols | move_total.free_symbols)
-    return _Balance(work_total, move_total, ridge, sums, names)
+    return _Balance(work_total, move_total, ridge, sums, names, channel.name)
 
 
 def _threshold(
@@ -211,7 +269,7 @@ def _threshold(
         if merged is not None:
             point = {**sizes, unknown: math.prod(sizes[n] for n in names)}
             product = names if others else ()
-            case = Case(*merged, unknown if others else first, point, b.ridge, widths, domain, product)
+            case = Case(*merged, unknown if others else first, point, b.ridge, widths, domain, product, b.resource)
             row = case.solve(what)
             cancels = _cancels(b.names, row, case, names)
             return replace(row, unknown=unknown, cancels=cancels, note=_join(row.note, _past(row, names, sizes)))
@@ -249,7 +307,8 @@ def _for_one(
     """The threshold for one size, with other factors of the unknown at these values."""
     if b.sums is None:
         return _numeric(b, first, domain, what)
-    return Case(b.sums[0].at(fixed), b.sums[1].at(fixed), first, domain.sizes, b.ridge, widths, domain).solve(what)
+    work, move = b.sums[0].at(fixed), b.sums[1].at(fixed)
+    return Case(work, move, first, domain.sizes, b.ridge, widths, domain, resource=b.resource).solve(what)
 
 
 def _as_product(row: Threshold, unknown: str, first: str, fixed: Mapping[str, int], sizes: Mapping[str, int]) -> Threshold:
@@ -276,7 +335,7 @@ def _numeric(b: _Balance, unknown: str, domain: Domain, what: str) -> Threshold:
     work, move = (Laurent.of(sym.evaluate(e, others)) for e in (b.work, b.move))
     if work is None or move is None or (work.names | move.names) - {unknown}:
         return _search(b, unknown, domain, what)
-    row = Case(work, move, unknown, sizes, b.ridge, (), domain).solve(what)
+    row = Case(work, move, unknown, sizes, b.ridge, (), domain, resource=b.resource).solve(what)
     fixed = {n: sizes[n] for n in sorted(b.names - {unknown})}
     return replace(row, note=_join(row.note, f"at {_values(fixed)}"))
 
@@ -298,12 +357,12 @@ def _search(b: _Balance, unknown: str, domain: Domain, what: str) -> Threshold:
     chosen, lost = choose(crossings), choose(found)
     note = _join("numeric, at the base sizes, over whole numbers", intervals(crossings, unknown, whole=True))
     if chosen is None:
-        binds = "compute" if exact(1) > 0 else "memory"
+        binds = "compute" if exact(1) > 0 else b.resource
         reason, end = f"{binds} time is longer at every {unknown} from 1 to 2**40", ""
         if lost is not None and (broken := domain.outside(unknown, lost.value)) is not None:
             reason, end = beyond(unknown, lost.value, broken)
         return Threshold(what, unknown, None, None, sym.boolean(False), None, reason=reason, note=note, within=end)
-    sides = ("memory", "compute") if chosen.up else ("compute", "memory")
+    sides = (b.resource, "compute") if chosen.up else ("compute", b.resource)
     return Threshold(what, unknown, None, float(chosen.value), sym.boolean(True), None, *sides, note=note)
 
 

@@ -18,7 +18,7 @@ LONGEST = 10  # monomials of a root that is still given in all sizes
 
 @dataclass(frozen=True)
 class Case:
-    """Compute time `work` against memory time `move`, both in seconds, solved for the size `unknown`.
+    """Compute time `work` against the time `move` of another resource, both in seconds, solved for the size `unknown`.
 
     Attributes:
         work, move: sums of monomials with positive values.
@@ -27,6 +27,7 @@ class Case:
         ridge: FLOP/byte at which the two are equal, where the part has one compute type; else None.
         widths: names that grow in the limit; empty for all.
         domain: what the unknown may be. factors: the sizes whose product it is; empty where it is a size.
+        resource: what `move` is the time of.
     """
 
     work: Laurent
@@ -37,6 +38,7 @@ class Case:
     widths: Collection[str]
     domain: Domain = EVERYWHERE
     factors: tuple[str, ...] = ()
+    resource: str = "memory"
 
     def outside(self, value: Fraction) -> Constraint | None:
         """The constraint that a value of the unknown breaks. Below 1 nothing is asked: no size can be there."""
@@ -91,7 +93,7 @@ class Case:
             broken = None if lost is None else self.outside(lost.value)
             reason, end = (self.reason(), "") if lost is None or broken is None else beyond(self.unknown, lost.value, broken)
             return Threshold(what, self.unknown, value, None, when, limit, reason=reason, note=note, within=end)
-        sides = ("memory", "compute") if chosen.up else ("compute", "memory")
+        sides = (self.resource, "compute") if chosen.up else ("compute", self.resource)
         return Threshold(what, self.unknown, value, float(chosen.value), when, limit, *sides, note=note)
 
     # ---- the root in all sizes
@@ -144,7 +146,7 @@ class Case:
             return f"{name} is {shown} {sign} {self._ridge(other)} at every {u}, since {why}"
         memory = sum(self.numbers) < 0
         if not self._monotonic():
-            longer, other = ("memory", "compute") if memory else ("compute", "memory")
+            longer, other = (self.resource, "compute") if memory else ("compute", self.resource)
             return f"{longer} time is longer than {other} time at every {u} >= 1"
         if memory and end >= start:
             shown, other, _ = compare(end * ridge, ridge)
@@ -161,7 +163,7 @@ class Case:
         return max(powers) - min(powers) <= 1
 
     def _ridge(self, shown: str) -> str:
-        return f"ridge {shown}" if self.ridge else f"{shown} of memory time"
+        return f"ridge {shown}" if self.ridge else f"{shown} of {self.resource} time"
 
     def _ratio(self, at_one: bool) -> Fraction:
         """Work over move at the base sizes with the unknown at 1, or as it grows; a very large number for no bound."""

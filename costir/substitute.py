@@ -44,5 +44,5 @@ def substituted(costed: Costed, values: Mapping[Symbol, Expr]) -> Costed:
     left = tuple(Constraint(e, c.source) for c, e in conditions if e != sp.true)
     graph = Graph(g.name, {n: v for n, v in g.sizes.items() if n not in gone}, tuple(n.call for n in nodes),
                   tuple(Weight(w.path, put(w.tensor), put(w.count)) for w in g.weights), left, g.notes,
-                  Mesh(tuple((n, put(length)) for n, length in g.mesh.axes)))  # fmt: skip
+                  Mesh(tuple((n, put(length)) for n, length in g.mesh.axes)), g.splits)  # fmt: skip
     return Costed(graph, nodes, costed.conventions)

@@ -60,7 +60,7 @@ def with_facts(view: View, facts: Sequence[Fact]) -> View:
 def _solution(r: Report) -> Document:
     several = len(r.chips) > 1
     tables = [_thresholds(r, i, chip.name if several else "") for i, chip in enumerate(r.chips)]
-    whole = [f for c in r.chips if c.threshold for f in document.threshold_facts(c.threshold, c.name if several else "whole")]
+    whole = [f for c in r.chips for t in c.thresholds for f in document.threshold_facts(t, c.name if several else "whole")]
     head = document.head(r)
     return Document(
         f"{document.title(r)}, critical {r.unknown_size}",

@@ -30,7 +30,7 @@ from costir.tracing.masks import known_values
 from costir.tracing.notes import Escape, Guard, Step, watch
 from costir.tracing.patches import patched_torch
 from costir.tracing.paths import paths
-from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope
+from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope, own_part
 from costir.tracing.values import Values
 
 
@@ -161,7 +161,8 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
     scope, values = Scope(), Values()
     guards, steps, escapes = dict[Guard, None](), dict[Step, None](), dict[Escape, None]()
     recorder, mode = Recorder(scope, values), FakeTensorMode(allow_non_fake_inputs=True)
-    with warnings.catch_warnings(), mode, patched_torch(), watch(guards, steps, escapes):
+    mesh = family.world(sizes) if family.world is not None else contextlib.nullcontext()
+    with warnings.catch_warnings(), mesh as recorder.world, mode, patched_torch(), watch(guards, steps, escapes):
         warnings.simplefilter("ignore")
         with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
             module, args, kwargs = build(family, sizes)
@@ -225,7 +226,7 @@ def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
     So the step that is recorded is one like most: no states to make, no warm-up of the method itself left.
     """
     trained = [p for group in stepper.param_groups for p in group["params"]]
-    _mark(recorder, "grad", [p.grad for p in trained])
+    _mark(recorder, "grad", [own_part(p.grad) for p in trained])
     recorder.recording = False
     stepper.step()
     for state in stepper.state.values():
@@ -235,10 +236,10 @@ def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
         elif type(steps) is int:
             state["step"] = _STEPS
     recorder.recording = True
-    _mark(recorder, "state", tree_leaves([dict(s) for s in stepper.state.values()]))
+    _mark(recorder, "state", map(own_part, tree_leaves([dict(s) for s in stepper.state.values()])))
     for p in trained:
         number = recorder.scope.owners.get(id(p), ("", "", 0))
-        for t in (p, p.grad, *tree_leaves(dict(stepper.state.get(p, {})))):
+        for t in map(own_part, (p, p.grad, *tree_leaves(dict(stepper.state.get(p, {}))))):
             if isinstance(t, torch.Tensor) and t.layout is torch.strided:
                 recorder.steps_for[t.untyped_storage()._cdata] = _kind(*number)
 
@@ -293,7 +294,8 @@ def _register(recorder: Recorder, module: nn.Module, inputs: Any) -> tuple[RawWe
     """Tell the recorder what the memory of weights and inputs is; their floating values are unknown from here on."""
     weights, data = [], []
     for role, named in (("weight", module.named_parameters()), ("buffer", module.named_buffers())):
-        for path, t in named:
+        for path, whole in named:
+            t = own_part(whole)
             strided = t.layout is torch.strided
             key = t.untyped_storage()._cdata if strided else id(t)
             if key in recorder.roles:

@@ -26,11 +26,11 @@ class Attention(nn.Module):
     def forward(self, x):
         B, T, D = x.shape
         H = D // self.heads
-        q, k, v = (f(x).view(B, T, self.heads, H).transpose(1, 2) for f in (self.query, self.key, self.value))
+        q, k, v = (f(x).view(B, T, -1, H).transpose(1, 2) for f in (self.query, self.key, self.value))
         scores = q @ k.transpose(-2, -1) / math.sqrt(H)
         scores = scores.masked_fill(~self.mask[:T, :T], float("-inf"))
         mixed = torch.softmax(scores, dim=-1) @ v
-        return self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        return self.out(mixed.transpose(1, 2).reshape(B, T, -1))
 
 
 class Block(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -38,6 +39,9 @@ class Family:
         related: pairs of sizes of which the first is likely to be a multiple of the second; empty where nothing is known.
         divisible: pairs of sizes of which the first must be a multiple of the second although no dimension says so (N and K).
         limits: the largest legal value of a size (T of a table of learned positions); the formulas hold up to there.
+        axes: sizes that are numbers of devices along the axes of a mesh.
+        scaled: sizes that are probed at multiples of all axes, so that devices divide them evenly.
+        world: `world(sizes)` is the mesh that a member runs on, open for the length of a `with`; None for one device.
     """
 
     name: str
@@ -54,6 +58,9 @@ class Family:
     related: tuple[tuple[str, str], ...] = ()
     divisible: tuple[tuple[str, str], ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
+    axes: tuple[str, ...] = ()
+    scaled: tuple[str, ...] = ()
+    world: Callable[[Mapping[str, int]], AbstractContextManager[Any]] | None = None
 
 
 def within_limits(sizes: Mapping[str, int], limits: Mapping[str, int], what: str) -> None:

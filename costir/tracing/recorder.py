@@ -125,6 +125,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype)[6:]
 
 
+def own_part(t: Any) -> Any:
+    """Of a tensor that is divided among devices, what this device holds."""
+    return getattr(t, "_local_tensor", t)
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes each operator call into `events`; keeps all memory alive, so that its addresses stay distinct.
 
@@ -137,6 +142,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.scope = scope
         self.values = values
+        self.world: Any = None  # the mesh of devices that the model runs on
         self.recording = False
         self.routed = False
         self.events: list[Event] = []
@@ -188,12 +194,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.world is not None and self.world.passes(types):
+            return NotImplemented
         if isinstance(func, torch._ops.HigherOrderOperator):
             from costir.tracing import hops
 
             return hops.run(self, func, args, kwargs)
         out = self._run(func, args, kwargs)
-        if self.recording and func._schema.name not in _SKIP:
+        if self.recording and func._schema.name not in _SKIP and not (self.world is not None and self.world.paused):
             self._note(func, args, kwargs, out)
         return out
 
@@ -201,7 +209,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         n = len(args)
         given = {k: args[i] if i < n else kwargs.get(k, d) for i, (k, d) in enumerate(_schema(func))}
         op = f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
-        self.note_call(op, given, out)
+        for call in ((op, given, out),) if self.world is None else self.world.calls(op, given, out):
+            self.note_call(*call)
 
     def note_call(self, op: str, args: dict[str, Any], out: Any) -> None:
         """Write down a call with named arguments; one on lists of tensors, such as an optimizer's, as a call per member."""

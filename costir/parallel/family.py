@@ -1,0 +1,85 @@
+"""A family on a mesh: the same model, with the axes of the mesh among its sizes, as one device runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor
+
+from costir.errors import LoadError, SizeError
+from costir.load.family import Built, Family
+from costir.parallel.plan import Plan
+from costir.parallel.strategies import UnevenError, wrap
+from costir.parallel.world import World
+
+BATCH = ("B", "batch", "batch_size", "bs", "N_batch")
+_UNSCALED = {"T", "S", "k", "seq", "seq_len", "seqlen", "length"}
+
+
+class _Maker:
+    """Makes the members of a divided family; the world that a trace runs in is the one that is open."""
+
+    def __init__(self, family: Family, plan: Plan, batch: str, styles: Mapping[str, Any] | None) -> None:
+        self.family, self.plan, self.batch, self.styles = family, plan, batch, styles
+        self.world: World | None = None
+
+    @contextlib.contextmanager
+    def open(self, sizes: Mapping[str, int]) -> Iterator[World]:
+        """A world of the mesh at these sizes."""
+        with World({a: int(sizes[a]) for a in self.plan.mesh}) as self.world:
+            try:
+                yield self.world
+            finally:
+                self.world = None
+
+    def build(self, **sizes: int) -> Built:
+        """The module as one device runs it; whole where no world is open, to be looked at."""
+        own = {n: v for n, v in sizes.items() if n not in self.plan.mesh}
+        if self.world is None:
+            return self.family.build(**own)
+        for axis in self.plan.batch_axes:
+            if own[self.batch] % sizes[axis]:
+                raise UnevenError(
+                    f"{self.batch} = {int(own[self.batch])} sequences are not divided evenly by {int(sizes[axis])} devices along {axis}",
+                    f"choose a multiple: --size {self.batch}={int(sizes[axis])}",
+                )
+            own[self.batch] = own[self.batch] // sizes[axis]
+        module, args, kwargs = self.family.build(**own)
+        if not all(isinstance(p, FakeTensor) for p in module.parameters()):
+            raise LoadError(
+                f"{self.family.name} exists already, and dividing it would change it for good",
+                "give a file, or a function build(**sizes) that makes it afresh",
+            )
+        return Built(wrap(module, self.plan, self.world, self.styles), args, kwargs)
+
+
+def distributed(family: Family, plan: Plan, styles: Mapping[str, Any] | None = None) -> Family:
+    """The family with the axes of a mesh among its sizes.
+
+    Args:
+        family: the model on one device.
+        plan: mesh and strategies.
+        styles: the model's own plan for tp.
+
+    Raises:
+        SizeError: an axis has the name of a size, or no size is the batch.
+    """
+    clash = next((a for a in plan.mesh if a in family.sizes), None)
+    if clash is not None:
+        raise SizeError(f"{clash} is a size of {family.name} and an axis of the mesh", "give the axis another name")
+    maker = _Maker(family, plan, _batch(family, plan), styles)
+    scaled = tuple(n for n in family.sizes if n not in family.depth and n not in family.limits and n not in _UNSCALED)
+    return dataclasses.replace(
+        family, build=maker.build, sizes={**family.sizes, **plan.mesh}, axes=tuple(plan.mesh), scaled=scaled, world=maker.open
+    )
+
+
+def _batch(family: Family, plan: Plan) -> str:
+    """The size that is the batch."""
+    found = next((n for n in BATCH if n in family.sizes), "")
+    if plan.batch_axes and not found:
+        raise SizeError(f"{family.name} has no size that is its batch", f"name it {' or '.join(BATCH[:3])}")
+    return found

@@ -1,0 +1,195 @@
+"""A module wrapped as a plan says, by torch's own means: DistributedDataParallel, fully_shard, parallelize_module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from costir.errors import TraceError
+from costir.parallel.plan import Plan
+from costir.parallel.world import World
+
+_ORDER = ("ep", "tp", "sp", "dp", "fsdp", "hsdp")  # matrices first, then what is left of them
+_ALL = 10**9  # MiB: larger than any
+
+
+class UnevenError(TraceError):
+    """Something is not divided evenly among the devices."""
+
+
+def wrap(module: nn.Module, plan: Plan, world: World, styles: Mapping[str, Any] | None) -> nn.Module:
+    """The module as each device of the mesh runs it.
+
+    Args:
+        module: whole, on fake tensors.
+        plan: strategies and axes.
+        world: the mesh.
+        styles: the model's own plan for tp: path of modules ("blocks.*.up") -> style.
+
+    Raises:
+        TraceError: a strategy needs a plan that the model has not.
+        UnevenError: a weight is not divided evenly.
+    """
+    for strategy in _ORDER:
+        axes = plan.axes_of(strategy)
+        if axes:
+            _WRAPPERS[strategy](module, [world.axes[a] for a in axes], world, styles)
+            _check_even(module, axes, world)
+    return module
+
+
+# ------------------------------------------------------------------------------------------------- data parallel
+
+
+def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any) -> None:
+    """DistributedDataParallel's hooks on the module itself, one bucket a parameter, averaged as its default hook does."""
+    group = meshes[0].get_group()
+    if any(type(p.data) in world.divided or isinstance(p, world.divided) for p in module.parameters()):
+        raise TraceError("dp takes no weights that are divided already", "use fsdp with tp, or dp alone")
+    if not any(p.requires_grad for p in module.parameters()):
+        return
+    ddp = nn.parallel.DistributedDataParallel(module, process_group=group, init_sync=False, bucket_cap_mb=1e-9)
+
+    def average(state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer().div_(dist.get_world_size(group))
+        dist.all_reduce(buffer, group=group)
+        done: Any = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    average.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}  # types, not their names
+    ddp.register_comm_hook(None, average)
+    module.register_forward_pre_hook(lambda m, args, kwargs: ddp._pre_forward(*args, **kwargs), with_kwargs=True)
+    module.register_forward_hook(lambda m, args, out: ddp._post_forward(out))
+
+
+def _sharded(module: nn.Module, meshes: list[Any], world: World, styles: Any) -> None:
+    """fully_shard on every block and on the rest, as torch advises."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = meshes[0] if len(meshes) == 1 else world.mesh[tuple(m.mesh_dim_names[0] for m in meshes)]
+    for block in blocks(module):
+        fully_shard(block, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+
+
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The repeated blocks of a model: what stands in its outermost lists of modules of one class."""
+    for child in module.children():
+        members = list(child.children())
+        alike = isinstance(child, nn.ModuleList | nn.Sequential) and len({type(m) for m in members}) == 1
+        if alike and any(True for m in members for _ in m.parameters()):
+            yield from members
+        elif not isinstance(child, nn.ModuleList):
+            yield from blocks(child)
+
+
+# ------------------------------------------------------------------------------------------------ tensor parallel
+
+
+def _tensors(module: nn.Module, meshes: list[Any], world: World, styles: Mapping[str, Any] | None) -> None:
+    """The model's own plan: of a transformers model by its own engine, else by parallelize_module."""
+    if styles is None and hasattr(module, "_resolve_parallel_plans"):
+        _transformers(module, meshes[0], "tp")
+        return
+    if not styles:
+        raise TraceError(
+            f"{type(module).__name__} has no plan for tp, which says how each matrix is divided",
+            'write in its file for example: tp_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}',
+        )
+    _parallelize(module, meshes[0], styles)
+
+
+def _sequences(module: nn.Module, meshes: list[Any], world: World, styles: Mapping[str, Any] | None) -> None:
+    if not styles:
+        raise TraceError(
+            f"{type(module).__name__} has no plan for sp, which says where the sequence is divided",
+            'write in its file for example: sp_plan = {"blocks.*.norm": "sequence", "blocks.*.up": "colwise_sequence", '
+            '"blocks.*.down": "rowwise_sequence"}',
+        )
+    _parallelize(module, meshes[0], styles)
+
+
+def _parallelize(module: nn.Module, mesh: Any, styles: Mapping[str, Any]) -> None:
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    known = torch_styles()
+    found: dict[str, Any] = {}
+    for pattern, style in styles.items():
+        if isinstance(style, str) and style not in known:
+            raise TraceError(f"the plan for tp names the style {style[:40]!r}, which is not known", f"styles: {', '.join(known)}")
+        shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+        paths = [n for n, _ in module.named_modules() if shape.fullmatch(n)]
+        if not paths:
+            raise TraceError(f"the plan for tp names {pattern!r}, and no module has that path", "paths are as costir prints them")
+        found.update((n, known[style]() if isinstance(style, str) else style) for n in paths)
+    parallelize_module(module, mesh, found, src_data_rank=None)
+
+
+def torch_styles() -> dict[str, Callable[[], Any]]:
+    """The styles of plans by name."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+    rows = Shard(1)
+    return {
+        "colwise": ColwiseParallel,
+        "colwise_gather": lambda: ColwiseParallel(output_layouts=Replicate()),
+        "colwise_sequence": lambda: ColwiseParallel(input_layouts=rows),
+        "rowwise": RowwiseParallel,
+        "rowwise_sequence": lambda: RowwiseParallel(output_layouts=rows),
+        "embedding": lambda: RowwiseParallel(input_layouts=Replicate()),
+        "embedding_sequence": lambda: RowwiseParallel(input_layouts=Replicate(), output_layouts=rows),
+        "sequence": lambda: SequenceParallel(use_local_output=True),
+    }
+
+
+def _experts(module: nn.Module, meshes: list[Any], world: World, styles: Any) -> None:
+    if not hasattr(module, "_resolve_parallel_plans"):
+        raise TraceError(f"{type(module).__name__} has no plan for ep", "ep is known for transformers models with experts")
+    _transformers(module, meshes[0], "ep")
+
+
+def _transformers(module: Any, mesh: Any, what: str) -> None:
+    """A transformers model by the plan of its config."""
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.expert_parallel import apply_expert_parallelism
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    count = mesh.size()
+    if what == "tp":
+        found = module._resolve_parallel_plans(DistributedConfig(tp_size=count))[0]
+    else:
+        found = module._resolve_parallel_plans(DistributedConfig(ep_size=count))[1]
+    if not found:
+        raise TraceError(f"{type(module).__name__} has no plan for {what} in its config", "choose another strategy")
+    (apply_tensor_parallelism if what == "tp" else apply_expert_parallelism)(module, mesh, found)
+
+
+_WRAPPERS: dict[str, Callable[..., None]] = {
+    "dp": _replicated, "fsdp": _sharded, "hsdp": _sharded, "tp": _tensors, "sp": _sequences, "ep": _experts,
+}  # fmt: skip
+
+
+def _check_even(module: nn.Module, axes: tuple[str, ...], world: World) -> None:
+    """Refuse weights of which devices hold unequal parts.
+
+    Raises:
+        UnevenError: names the weight, its size and the axes.
+    """
+    for path, p in module.named_parameters():
+        if not isinstance(p, world.divided):
+            continue
+        for placement, name in zip(p.placements, p.device_mesh.mesh_dim_names, strict=True):
+            dim = getattr(placement, "dim", None)
+            count = p.device_mesh[name].size() if p.device_mesh.ndim > 1 else p.device_mesh.size()
+            if dim is not None and p.shape[dim] % count:
+                raise UnevenError(
+                    f"{path} has {int(p.shape[dim])} rows in dimension {dim}, which {count} devices along {name} do not divide evenly",
+                    "shards must be even: choose another mesh, or pad the size",
+                )

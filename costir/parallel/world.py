@@ -1,0 +1,180 @@
+"""A process group of any size in one process: torch.distributed's engine runs as on rank 0, and nothing is sent."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from costir.errors import TraceError
+from costir.parallel.collectives import Said, translate
+
+
+class World:
+    """A mesh of devices that do not exist, for the length of a `with`.
+
+    Attributes:
+        sizes: devices along each axis, slowest first.
+        mesh: torch's mesh over all axes.
+        axes: torch's mesh of each axis alone.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+        self.mesh: Any = None
+        self.axes: dict[str, Any] = {}
+        self._paused = 0
+        self._lines: dict[frozenset[int], tuple[str, ...]] = {}
+        self._undo = contextlib.ExitStack()
+        self.divided: tuple[type, ...] = ()
+
+    def __enter__(self) -> World:
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+        from torch.distributed.tensor import DTensor
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        if dist.is_initialized():
+            raise TraceError("a process group is running in this process already", "end it, or analyse in a fresh process")
+        hook = sys.excepthook
+        self._undo.callback(lambda: setattr(sys, "excepthook", hook))
+        self._undo.enter_context(_quiet())
+        with _disable_current_modes():
+            devices = math.prod(self.sizes.values())
+            dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=devices)
+            self._undo.callback(_end)
+            self.mesh = init_device_mesh("cpu", tuple(self.sizes.values()), mesh_dim_names=tuple(self.sizes))
+            self.axes = {a: self.mesh[a] for a in self.sizes}
+        for name in ("__init__", "_compute_coordinates_from_mesh", "__getitem__", "_flatten", "get_group"):
+            self._undo.enter_context(_plainly(DeviceMesh, name))
+        self._undo.enter_context(self._without_metadata())
+        self.divided = (DTensor,)
+        self._lines = dict(_lines(self.sizes))
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        self._undo.close()
+
+    @property
+    def paused(self) -> bool:
+        """Whether torch works out the shape of a whole, undivided result: no device runs that."""
+        return self._paused > 0
+
+    def passes(self, types: Any) -> bool:
+        """Whether a call is on divided tensors: what runs on this device comes later, on its part of them."""
+        return any(issubclass(t, self.divided) for t in types)
+
+    def calls(self, op: str, args: dict[str, Any], out: Any) -> list[Said]:
+        """A call as what it means: collectives by their kind, tensors and axes; the rest as it is."""
+        return translate(op, args, out, self.axes_of)
+
+    def axes_of(self, group: Any) -> tuple[str, ...]:
+        """The axes that a process group, or the name of one, lies along.
+
+        Raises:
+            TraceError: where it lies along none.
+        """
+        if isinstance(group, str):
+            group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        elif isinstance(group, torch.ScriptObject):
+            group = dist.ProcessGroup.unbox(group)
+        ranks = frozenset(dist.get_process_group_ranks(group))
+        if ranks not in self._lines:
+            raise TraceError(f"a collective runs among devices {sorted(ranks)[:8]}, which lie along no axes of the mesh")
+        return self._lines[ranks]
+
+    @contextlib.contextmanager
+    def _without_metadata(self) -> Iterator[None]:
+        """Notice when torch runs an operator once more on undivided shapes, only to know the result's."""
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+        old = ShardingPropagator._propagate_tensor_meta_non_cached
+
+        def counting(propagator: Any, schema: Any) -> Any:
+            self._paused += 1
+            try:
+                return old(propagator, schema)
+            finally:
+                self._paused -= 1
+
+        with _replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", counting):
+            try:
+                yield
+            finally:
+                _forget(DTensor._op_dispatcher.sharding_propagator)
+
+
+def _lines(sizes: Mapping[str, int]) -> Iterator[tuple[frozenset[int], tuple[str, ...]]]:
+    """The ranks that share a line or plane with rank 0, by the axes along which it lies; fewest axes first."""
+    names = list(sizes)
+    strides = {n: math.prod(list(sizes.values())[i + 1 :]) for i, n in enumerate(names)}
+    found: dict[frozenset[int], tuple[str, ...]] = {}
+    for many in range(len(names), 0, -1):
+        for axes in itertools.combinations(names, many):
+            places = itertools.product(*(range(sizes[a]) for a in axes))
+            found[frozenset(sum(i * strides[a] for i, a in zip(p, axes, strict=True)) for p in places)] = axes
+    yield from found.items()
+
+
+def _forget(propagator: Any) -> None:
+    """What was remembered of meshes that are gone."""
+    from torch.distributed.tensor import _redistribute
+
+    for cached in (propagator.propagate_op_sharding, propagator._propagate_tensor_meta_cached):
+        cached.cache_clear()
+    _redistribute._gen_transform_infos.cache_clear()
+    for owner, name in ((_redistribute, "clear_redistribute_planner_cache"), (torch._C, "_clear_DTensor_sharding_propagator_cache")):
+        getattr(owner, name, lambda: None)()
+
+
+def _end() -> None:
+    with _disable_current_modes():
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Warnings that torch logs of groups that send nothing."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+    old = owner.__dict__[name]
+    setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+@contextlib.contextmanager
+def _plainly(owner: Any, name: str) -> Iterator[None]:
+    """A method of torch's meshes that works on real tensors of ranks, whatever mode is on."""
+    if name not in owner.__dict__:
+        yield
+        return
+    given = owner.__dict__[name]
+    old: Callable[..., Any] = getattr(given, "__func__", given)
+
+    @functools.wraps(old)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return old(*args, **kwargs)
+
+    with _replaced(owner, name, staticmethod(plain) if isinstance(given, staticmethod) else plain):
+        yield

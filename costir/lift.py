@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from costir import trace
@@ -12,8 +12,10 @@ from costir.errors import CostirError, LiftError
 from costir.lifting import depth as layers
 from costir.lifting.assemble import Lifted, assemble, held_out, told_apart
 from costir.lifting.confirm import confirmed_far, evened
+from costir.lifting.fit import independent
 from costir.lifting.guards import Regime, conflicts
 from costir.lifting.implied import is_divisibility
+from costir.lifting.mesh_points import axis_counts, base_mesh, on_mesh
 from costir.lifting.points import DEPTH_NAMES, WHOLE, Point, breaking, generic
 from costir.lifting.stuck import Run, find_stuck, find_ties, likely_culprits
 from costir.lifting.trial import UntrackedError
@@ -21,6 +23,7 @@ from costir.load.family import Family
 from costir.trace import Trace
 from costir.tracing.notes import Guard
 
+_MESHES = 8  # numbers of devices that are tried
 _LONG = 400  # operators; a loop over a size that makes more of them is traced at small sizes
 _THIRD_POINT_UP_TO = 1500  # operators; below that a third probe costs little and checks much
 
@@ -50,6 +53,7 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None, pins: Ma
     base_point = dict(family.sizes)
     for n in run.depth.names:
         base_point[n] = run.depth.values(family.sizes[n])[3]
+    base_point.update(base_mesh({a: family.sizes[a] for a in family.axes}))
     base = run.trace(base_point)
     names = [n for n in family.sizes if n not in (pins or {}) and n not in run.ties]
     if not names:
@@ -112,7 +116,9 @@ def _depth(family: Family, phase: str) -> layers.Depth:
     if not likely:
         return layers.Depth()
     module = trace.skeleton(family)
-    return layers.find(module, family.sizes, family.depth) if module is not None else layers.Depth()
+    found = layers.find(module, family.sizes, family.depth) if module is not None else layers.Depth()
+    # On a mesh a trace is long, and how deep the model goes is known from one device.
+    return dataclasses.replace(found, trusted=True) if family.axes else found
 
 
 def _vary(
@@ -120,10 +126,8 @@ def _vary(
 ) -> Lifted | CostirError:
     """Try points until the traces at them agree with the base in structure and fit formulas."""
     first: CostirError | None = None
-    sizes = run.family.sizes
     for level in levels if run.family.related else [n for n in levels if n != WHOLE]:
-        fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in names}
-        tuples = list(generic(sizes, names, fixed, level, run.family.multiples, run.loops, run.family.related))
+        tuples = list(_tuples(run, names, level))
         for points in [p for first_choice in tuples[:1] for p in _choices(run, base, names, first_choice)]:
             outcome = _attempt(run, base, names, points, [t[2] for t in tuples[1::2]], pins)
             if isinstance(outcome, _LoopError):  # again, with smaller sizes: traces grow with them
@@ -132,6 +136,34 @@ def _vary(
                 return outcome
             first = first or outcome
     return first or LiftError(f"no points were found that tell {', '.join(names)} apart", "choose other base sizes")
+
+
+def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point, ...]]:
+    """Triples of points, best first; on a mesh, at the first number of devices along each axis at which the model runs."""
+    family = run.family
+    sizes = {n: v for n, v in family.sizes.items() if n not in family.axes}
+    own, axes = [n for n in names if n in sizes], [n for n in names if n not in sizes]
+    fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in own}
+    triples = generic(sizes, own, fixed, level, family.multiples, run.loops, family.related)
+    if not family.axes:
+        yield from triples
+        return
+    chosen: dict[str, tuple[int, ...]] = {}
+    for points in triples:
+        for counts in [chosen] if chosen else itertools.islice(axis_counts(axes), _MESHES):
+            found = on_mesh(points, counts, family.scaled)
+            if independent(found[0], found[1], names) and (chosen or all(_runs(run, {**family.sizes, **p}) for p in found)):
+                chosen = counts
+                yield found
+                break
+
+
+def _runs(run: Run, point: Point) -> bool:
+    try:
+        run.trace(point)
+    except CostirError:
+        return False
+    return True
 
 
 def _choices(run: Run, base: Trace, names: list[str], points: tuple[Point, ...]) -> list[tuple[Point, ...]]:
@@ -164,7 +196,8 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
                     return _BranchError(f"sizes near the base take another branch at {clash[0].source}", clash[0])
                 points = moved
                 continue
-            if not run.depth.trusted and len(traces[0].events) <= _THIRD_POINT_UP_TO and len(points) > 2:
+            third_wanted = not run.depth.trusted and len(traces[0].events) <= _THIRD_POINT_UP_TO
+            if (third_wanted or run.family.axes) and len(points) > 2:
                 third = run.trace(points[2])
                 if not conflicts(base, [third]):
                     traces.append(third)
@@ -191,7 +224,7 @@ def _between(run: Run, point: Point, varied: Sequence[str]) -> list[Point]:
 def _widened(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str], found: Lifted) -> Lifted:
     """Without divisibilities that only the points had: where the model runs the same at others, D/2 was floor(D/2)."""
     asked = [c.condition.lhs.args for c in found.graph.constraints if is_divisibility(c.condition) and not c.source]
-    if not asked or run.depth.trusted or run.family.multiples or len(traces[0].events) > _THIRD_POINT_UP_TO:
+    if not asked or run.depth.trusted or run.family.multiples or run.family.axes or len(traces[0].events) > _THIRD_POINT_UP_TO:
         return found
     for group in [asked, *([a] for a in asked[:3])] if len(asked) > 1 else [asked]:
         point = breaking(group, [a for a in asked if a not in group], traces[-1].sizes, names)

@@ -43,7 +43,7 @@ def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> li
     """
     base = confirmed(lift(family, phase, optimizer))
     found = [base]
-    if len(base.calls) > _CALLS:
+    if len(base.calls) > _CALLS or family.axes:
         return found
     seen: set[str] = set()
     attempts = 0

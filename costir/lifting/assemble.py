@@ -15,11 +15,12 @@ from costir.lifting.align import Item, Key, align, occurrences, unequal_lists
 from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter, UnsureError
 from costir.lifting.guards import conditions, conflicts, roundings
-from costir.lifting.implied import plain_calls, without_implied
+from costir.lifting.implied import is_divisibility, plain_calls, without_implied
 from costir.lifting.points import Point, telling
 from costir.lifting.steps import derived, divisors_used
 from costir.lifting.stuck import Run
 from costir.lifting.trial import UntrackedError
+from costir.mesh import Mesh
 from costir.symbolic import Integer, holds, size
 from costir.trace import Trace
 from costir.tracing.recorder import Event
@@ -82,11 +83,15 @@ def assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinne
     constraints += roundings(checked, fitter) if fitter is not None else []
     constraints += lifter.whole()
     broken = next((c for c in constraints if not holds(c.condition, {size(n): v for n, v in run.family.sizes.items()})), None)
+    if broken is not None and run.family.axes and is_divisibility(broken.condition):
+        at = ", ".join(f"{s} = {run.family.sizes[str(s)]}" for s in sorted(broken.condition.free_symbols, key=str))
+        raise LiftError(f"shards would be uneven: {broken} does not hold at {at}", "choose another mesh, or other sizes")
     if broken is not None:
         raise LiftError(f"sizes near the base are of another kind: there {broken}", "choose other base sizes")
     calls = plain_calls(calls, constraints)
     notes = dict.fromkeys((*run.family.notes, *base.notes))
-    graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes))
+    graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes),
+                  Mesh.of(run.family.axes))  # fmt: skip
     guessed = fitter is not None and fitter.guessed
     return Lifted(graph, guessed=guessed) if base in checked else Lifted(graph, base.events, base.sizes, guessed)
 

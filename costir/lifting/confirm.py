@@ -34,7 +34,7 @@ def confirmed_far(
         UntrackedError: a size decides in a way that no condition tells.
         LiftError: no size alone decides.
     """
-    if not _uncertain(run, traces, base, names):
+    if run.family.axes or not _uncertain(run, traces, base, names):
         return found
     seen = [dict(t.sizes) for t in (*traces, base)]
     stated = [c.condition for c in found.graph.constraints]

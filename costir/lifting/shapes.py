@@ -111,6 +111,19 @@ def _unfold(args: Args, output: int, dim: int) -> Iterator[Any]:
         yield floor_div(x.shape[dim] - args["size"], args["step"]) + 1
 
 
+def _flattened(args: Args, output: int, dim: int) -> Iterator[Any]:
+    """Tensors laid into one: flat, or with a row for each device."""
+    yield total(t.numel for t in args["tensors"])
+
+
+def _gathered(args: Args, output: int, dim: int) -> Iterator[Any]:
+    yield args["self"].shape[dim] * args["devices"]
+
+
+def _scattered(args: Args, output: int, dim: int) -> Iterator[Any]:
+    yield args["self"].shape[dim] / args["devices"]
+
+
 def _matched(args: Args, output: int, dim: int) -> Iterator[Any]:
     """Whatever the operator: a sum or difference of two sizes that it was given."""
     found: list[Expr] = []
@@ -130,6 +143,7 @@ PROPOSALS: dict[str, Proposal] = {
     **dict.fromkeys(("constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
                      "replication_pad2d", "replication_pad3d"), _pad),
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _view),
+    "copy_in": _flattened, "all_gather": _gathered, "reduce_scatter": _scattered,
     "cat": _cat, "slice": _slice, "arange": _arange, "unfold": _unfold,
 }  # fmt: skip
 # Operators whose own definition is exact where a plain product is so only for sizes that divide evenly.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,7 +16,6 @@ from costir.parallel.plan import Plan
 from costir.parallel.world import World
 
 _ORDER = ("ep", "tp", "sp", "dp", "fsdp", "hsdp")  # matrices first, then what is left of them
-_ALL = 10**9  # MiB: larger than any
 
 
 class UnevenError(TraceError):
@@ -47,19 +47,22 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Mapping[str, Any] 
 
 
 def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any) -> None:
-    """DistributedDataParallel's hooks on the module itself, one bucket a parameter, averaged as its default hook does."""
+    """DistributedDataParallel's hooks on the module itself, one all-reduce a parameter, averaged as by its default hook."""
     group = meshes[0].get_group()
-    if any(type(p.data) in world.divided or isinstance(p, world.divided) for p in module.parameters()):
+    if any(isinstance(p, world.divided) for p in module.parameters()):
         raise TraceError("dp takes no weights that are divided already", "use fsdp with tp, or dp alone")
     if not any(p.requires_grad for p in module.parameters()):
         return
-    ddp = nn.parallel.DistributedDataParallel(module, process_group=group, init_sync=False, bucket_cap_mb=1e-9)
+    ddp = nn.parallel.DistributedDataParallel(module, process_group=group, init_sync=False)
+    names = {id(p): n.rpartition(".")[0] for n, p in module.named_parameters()}
 
     def average(state: Any, bucket: Any) -> Any:
-        buffer = bucket.buffer().div_(dist.get_world_size(group))
-        dist.all_reduce(buffer, group=group)
+        for p, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            with world.home_of(names[id(p)]):
+                gradient.div_(dist.get_world_size(group))
+                dist.all_reduce(gradient, group=group)
         done: Any = torch.futures.Future()
-        done.set_result(buffer)
+        done.set_result(bucket.buffer())
         return done
 
     average.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}  # types, not their names
@@ -73,9 +76,10 @@ def _sharded(module: nn.Module, meshes: list[Any], world: World, styles: Any) ->
     from torch.distributed.fsdp import fully_shard
 
     mesh = meshes[0] if len(meshes) == 1 else world.mesh[tuple(m.mesh_dim_names[0] for m in meshes)]
-    for block in blocks(module):
+    names = {id(m): n for n, m in module.named_modules()}
+    for block in [*blocks(module), module]:
         fully_shard(block, mesh=mesh)
-    fully_shard(module, mesh=mesh)
+        world.at_home(names[id(block)], block.parameters())
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
@@ -185,11 +189,12 @@ def _check_even(module: nn.Module, axes: tuple[str, ...], world: World) -> None:
     for path, p in module.named_parameters():
         if not isinstance(p, world.divided):
             continue
-        for placement, name in zip(p.placements, p.device_mesh.mesh_dim_names, strict=True):
-            dim = getattr(placement, "dim", None)
-            count = p.device_mesh[name].size() if p.device_mesh.ndim > 1 else p.device_mesh.size()
-            if dim is not None and p.shape[dim] % count:
+        for dim, length in enumerate(p.shape):
+            along = [i for i, place in enumerate(p.placements) if getattr(place, "dim", None) == dim]
+            count = math.prod(p.device_mesh.size(i) for i in along)
+            if length % count:
+                names = " and ".join(p.device_mesh.mesh_dim_names[i] for i in along)
                 raise UnevenError(
-                    f"{path} has {int(p.shape[dim])} rows in dimension {dim}, which {count} devices along {name} do not divide evenly",
+                    f"{path} has {int(length)} rows in dimension {dim}, which {count} devices along {names} do not divide evenly",
                     "shards must be even: choose another mesh, or pad the size",
                 )

@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from costir.errors import TraceError
-from costir.parallel.collectives import Said, translate
+from costir.parallel.collectives import translate
+from costir.tracing.recorder import own_part
 
 
 class World:
@@ -34,6 +35,8 @@ class World:
         self.axes: dict[str, Any] = {}
         self._paused = 0
         self._lines: dict[frozenset[int], tuple[str, ...]] = {}
+        self._homes: dict[int, str] = {}  # memory -> module
+        self._now: str | None = None
         self._undo = contextlib.ExitStack()
         self.divided: tuple[type, ...] = ()
 
@@ -72,9 +75,38 @@ class World:
         """Whether a call is on divided tensors: what runs on this device comes later, on its part of them."""
         return any(issubclass(t, self.divided) for t in types)
 
-    def calls(self, op: str, args: dict[str, Any], out: Any) -> list[Said]:
-        """A call as what it means: collectives by their kind, tensors and axes; the rest as it is."""
-        return translate(op, args, out, self.axes_of)
+    def calls(self, op: str, args: dict[str, Any], out: Any) -> list[tuple[str, dict[str, Any], Any, str | None]]:
+        """A call as what it means: collectives by their kind, tensors and axes; the rest as it is.
+
+        The last of each is the module whose weights fully_shard gathers, which may be another than the one that runs.
+        """
+        return [(*said, self._home(*said)) for said in translate(op, args, out, self.axes_of)]
+
+    def at_home(self, path: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Remember the module that weights are gathered for."""
+        for t in tensors:
+            self._homes.setdefault(own_part(t).untyped_storage()._cdata, path)
+
+    @contextlib.contextmanager
+    def home_of(self, path: str) -> Iterator[None]:
+        """Whatever runs meanwhile is done for this module."""
+        self._now = path
+        try:
+            yield
+        finally:
+            self._now = None
+
+    def _home(self, op: str, args: Mapping[str, Any], out: Any) -> str | None:
+        if self._now is not None:
+            return self._now
+        if op == "fsdp.copy_in.default":
+            home = self._homes.get(args["tensors"][0].untyped_storage()._cdata)
+            if home is not None:
+                self._homes[out.untyped_storage()._cdata] = home
+            return home
+        if op in ("fsdp.copy_out.default", "costir.all_gather.default"):
+            return self._homes.get(args["self"].untyped_storage()._cdata)
+        return None
 
     def axes_of(self, group: Any) -> tuple[str, ...]:
         """The axes that a process group, or the name of one, lies along.

@@ -212,11 +212,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for call in ((op, given, out),) if self.world is None else self.world.calls(op, given, out):
             self.note_call(*call)
 
-    def note_call(self, op: str, args: dict[str, Any], out: Any) -> None:
-        """Write down a call with named arguments; one on lists of tensors, such as an optimizer's, as a call per member."""
+    def note_call(self, op: str, args: dict[str, Any], out: Any, home: str | None = None) -> None:
+        """Write down a call with named arguments; one on lists of tensors, such as an optimizer's, as a call per member.
+
+        `home` is the module that it is done for, where that is not the one that runs.
+        """
         if not self.recording:
             return
-        place = self._place()
+        place = self._place() if home is None else (home, "", 0)
         for given, result in _members(args, out) if op.startswith(_LISTS) else ((args, out),):
             outputs = result if isinstance(result, (tuple, list)) else (result,)
             flat = [o for item in outputs for o in (item if isinstance(item, (tuple, list)) else (item,))]

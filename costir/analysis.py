@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
+from costir.communication import Communication, communication
 from costir.cost import cost
 from costir.errors import ChipError, SizeError, nearest, one_of
 from costir.ir import Constraint, Conventions, Costed, Graph
@@ -164,6 +165,11 @@ class Analysis:
     def network(self) -> Expr:
         """Bytes that each device sends to others, docs/devices.md; 0 on one device."""
         return self._total("network")
+
+    @functools.cached_property
+    def communication(self) -> tuple[Communication, ...]:
+        """What the devices send each other, by phase, kind of collective and axes; () on one device."""
+        return communication(self.costed)
 
     @functools.cached_property
     def params(self) -> Expr:

@@ -33,6 +33,10 @@ def analyze(
     input: Sequence[str] | str = (),
     optimizer: str | Callable[[Any], Any] | None = None,
     names: Mapping[str, str] | None = None,
+    mesh: Mapping[str, int] | None = None,
+    parallel: str = "",
+    plan: Any = None,
+    devices: int | None = None,
     **keywords: Any,
 ) -> Analysis:
     """What a model costs, in closed form.
@@ -53,6 +57,11 @@ def analyze(
         input: shapes of inputs, "x: bf16[B, T, D]"; for a module with `inputs`, the names of their dimensions.
         optimizer: for "train": "adamw", "sgd", ... or a function of the parameters.
         names: new names for the symbols of an exported program or graph, {"s77": "B"} or, by the name of a Dim, {"batch": "B"}.
+        mesh: devices along named axes, {"X": 8, "Y": 4}, the last of which numbers neighbours.
+        parallel: what runs along them: "fsdp=X,tp=Y"; see docs/devices.md.
+        plan: how tp divides matrices, where the model's file or config does not say: {"blocks.*.up": "colwise", ...}, or a
+            function of the module and torch's mesh.
+        devices: how many devices the mesh must have.
         keywords: for an `nn.Module`: its example inputs by argument name, as `inputs`.
 
     Raises:
@@ -71,8 +80,19 @@ def analyze(
     else:
         from costir.trace import named_optimizer
 
+        if mesh or parallel:
+            loaded = _divided(loaded, mesh or {}, parallel, plan, devices)
         result = _of_family(loaded, phase, named_optimizer(optimizer), conventions)
     return result.keep(keep) if keep else result
+
+
+def _divided(family: Family, mesh: Mapping[str, int], parallel: str, plan: Any, devices: int | None) -> Family:
+    """The family on a mesh of devices."""
+    from costir.parallel import plan_of
+    from costir.parallel.family import distributed
+    from costir.parallel.own_plan import checked
+
+    return distributed(family, plan_of(mesh, parallel, devices), checked(plan, "plan=") if plan is not None else None)
 
 
 def _of_family(loaded: Family, phase: str, maker: Any, conventions: Conventions) -> Analysis:

@@ -84,6 +84,17 @@ def _conditions(phase: str | None = "forward", default: str = "forward") -> _Par
     return p
 
 
+def _devices(p: argparse.ArgumentParser) -> None:
+    d = p.add_argument_group("devices")
+    d.add_argument(
+        "--mesh", metavar="X=8,Y=4", action="append", default=[], help="devices along named axes; the last are neighbours"
+    )
+    d.add_argument(
+        "--parallel", metavar="fsdp=X,tp=Y", default="", help="what runs along them: dp, fsdp, hsdp, tp, sp, ep, plan.py"
+    )
+    d.add_argument("--devices", metavar="N", default="", help="how many devices the mesh must have")
+
+
 def _output(p: argparse.ArgumentParser) -> None:
     o = p.add_argument_group("output")
     o.add_argument("--format", choices=FORMATS, help="default: by the suffix of -o, else text")
@@ -113,7 +124,9 @@ def parser() -> argparse.ArgumentParser:
         "--explain", metavar="PATH", help="one operator: formula, rule, numbers, source line; or total: term by term"
     )
     a.add_argument("--plot", metavar="roofline[=FILE]", help="draw a roofline (svg or png)")
+    _devices(a)
     s = verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
+    _devices(s)
     s.add_argument("--measure", action="store_true", help="measure it on this machine, too (a calibrated --chip)")
     t = verb("measure", "run it here: bound, estimate, measured", "Bound, estimate and measurement on a calibrated machine.")
     t.add_argument("--why", action="store_true", help="where the measured time goes")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from costir import output, render, render_text
 from costir.errors import CostirError
 from costir.measured import measured
-from costir.questions import chip_names, formula_side, key_values, new_names, plot_file, size_values, sweep_points
+from costir.questions import chip_names, formula_side, key_values, mesh_axes, new_names, plot_file, size_values, sweep_points
 from costir.render import View
 from costir.units import parse_size
 
@@ -118,6 +118,7 @@ def chips(o: argparse.Namespace) -> int:
 def _analysis(o: argparse.Namespace) -> Analysis:
     """The subject under the conditions that every verb takes."""
     sizes, names = size_values(o.size), new_names(o.names)
+    mesh, count = mesh_axes(getattr(o, "mesh", [])), getattr(o, "devices", "") if hasattr(o, "mesh") else ""
     with quiet(o.debug), progress(f"analysing {o.subject}"):
         import costir
 
@@ -125,6 +126,7 @@ def _analysis(o: argparse.Namespace) -> Analysis:
             return costir.analyze(
                 o.subject, sizes=sizes, phase=o.phase, dtype=o.dtype or "", attention=o.attention, count=o.count,
                 model=o.model or "", input=o.input, optimizer=o.optimizer, names=names,
+                mesh=mesh, parallel=getattr(o, "parallel", ""), devices=parse_size(count, "--devices") if count else None,
             )  # fmt: skip
         except SystemExit as error:
             raise CostirError(

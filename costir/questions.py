@@ -37,6 +37,22 @@ def size_values(texts: Iterable[str]) -> dict[str, int]:
     return out
 
 
+def mesh_axes(texts: Iterable[str]) -> dict[str, int]:
+    """Devices along each axis: ["X=8", "Y=4"] or ["X=8,Y=4"].
+
+    Raises:
+        SizeError: where one is no name with a whole number, or an axis comes twice.
+    """
+    found: dict[str, int] = {}
+    for text in (part for t in texts for part in t.split(",")):
+        name, value = _pair(text, "--mesh", "X=8,Y=4")
+        if name in found:
+            raise SizeError(f"--mesh gives the axis {name[:40]!r} twice")
+        _check_name(name, "--mesh")
+        found[name] = parse_size(value, f"--mesh {name}")
+    return found
+
+
 def _check_name(name: str, option: str) -> None:
     if not _NAME.fullmatch(name):
         raise SizeError(f"{option}: {name[:40]!r} is not a size name", "names are letters, digits and _")

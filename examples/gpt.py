@@ -76,3 +76,10 @@ def inputs(B=32, T=96):
 
 def optimizer(params):
     return torch.optim.AdamW(params, lr=1e-3)
+
+
+tp_plan = {
+    "tokens": "embedding", "head": "colwise_gather",
+    "blocks.*.attention.query": "colwise", "blocks.*.attention.key": "colwise", "blocks.*.attention.value": "colwise",
+    "blocks.*.attention.out": "rowwise", "blocks.*.up": "colwise", "blocks.*.down": "rowwise",
+}  # fmt: skip

@@ -39,6 +39,7 @@ class Family:
         related: pairs of sizes of which the first is likely to be a multiple of the second; empty where nothing is known.
         divisible: pairs of sizes of which the first must be a multiple of the second although no dimension says so (N and K).
         limits: the largest legal value of a size (T of a table of learned positions); the formulas hold up to there.
+        plans: the model's own plans: for "tp" and "sp", module path -> style.
         axes: sizes that are numbers of devices along the axes of a mesh.
         scaled: sizes that are probed at multiples of all axes, so that devices divide them evenly.
         world: `world(sizes)` is the mesh that a member runs on, open for the length of a `with`; None for one device.
@@ -58,6 +59,7 @@ class Family:
     related: tuple[tuple[str, str], ...] = ()
     divisible: tuple[tuple[str, str], ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
+    plans: Mapping[str, Any] = field(default_factory=dict)
     axes: tuple[str, ...] = ()
     scaled: tuple[str, ...] = ()
     world: Callable[[Mapping[str, int]], AbstractContextManager[Any]] | None = None

@@ -6,7 +6,8 @@ What is looked for, in a file or as `model.py:Name`:
 - `model(**sizes) -> module` and `inputs(**sizes) -> tensor | tuple | dict | (tuple, dict)`;
 - an nn.Module class whose `forward` has jaxtyping annotations, or any class or `model()` with `--input`.
 
-Parameter names are the sizes, defaults the base sizes. Optional: `optimizer(params)` and `loss(output)`.
+Parameter names are the sizes, defaults the base sizes. Optional: `optimizer(params)` and `loss(output)`;
+`tp_plan` and `sp_plan` say how matrices are divided among devices.
 """
 
 from __future__ import annotations
@@ -300,6 +301,7 @@ def _finish(
         notes=notes,
         source=str(path),
         depth=tuple(n for n in sizes if n in LAYER_NAMES),
+        plans={n: p for n in ("tp", "sp") if isinstance(p := getattr(module, f"{n}_plan", None), dict)},
     )
 
 

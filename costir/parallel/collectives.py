@@ -2,7 +2,8 @@
 
 A collective becomes the call "costir.KIND.default" with this device's tensor as "self", the names of the axes and the number
 of devices, and this device's result. fully_shard lays many weights into one flat tensor before it gathers them; these copies
-keep their operands, so that the length of the flat tensor is known to be the sum of theirs. Reserving memory is free, and left out.
+keep their operands, so that the length of the flat tensor is known to be the sum of theirs.
+Reserving memory and finding a shard in it are free, and left out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _ON_GROUPS = {
     "broadcast_": ("broadcast", "tensors", "tensors"),
     "send": ("permute", "tensors", "tensors"),
 }
-_SILENT = ("aten.empty.", "_c10d_functional.wait_tensor", "profiler.", "c10d.barrier", "c10d.monitored_barrier_", "c10d.recv_")
+_SILENT = (
+    "aten.empty.", "aten.as_strided.", "_c10d_functional.wait_tensor", "profiler.", "c10d.barrier", "c10d.monitored_barrier_",
+    "c10d.recv_",
+)  # fmt: skip
 _SPACES = ("_c10d_functional.", "_c10d_functional_autograd.", "c10d.", "_dtensor.")
 
 
@@ -51,8 +55,6 @@ def translate(op: str, args: dict[str, Any], out: Any, axes_of: AxesOf) -> list[
     """
     if op.startswith(_SILENT):
         return []
-    if op.startswith("aten.as_strided."):  # where a shard lies in a flat tensor costs nothing
-        return [(op, {**args, "storage_offset": None}, out)]
     if op.startswith("fsdp."):
         return _copies(op, args, out)
     if not op.startswith(_SPACES):
@@ -65,7 +67,9 @@ def translate(op: str, args: dict[str, Any], out: Any, axes_of: AxesOf) -> list[
         kind = _FUNCTIONAL[name]
         pairs = list(zip(_flat(args.get("input", args.get("inputs", args.get("self")))), _flat(out), strict=True))
     else:
-        raise TraceError(f"the collective {op} is not known", "only collectives of one axis or several of the mesh can be costed")
+        raise TraceError(
+            f"the collective {op} is not known", "only collectives of one axis or several of the mesh can be costed"
+        )
     axes = axes_of(_group(args))
     devices = dist.get_world_size(_resolved(_group(args)))
     return [(f"costir.{kind}.default", {"self": a, "axes": axes, "devices": devices}, b) for a, b in pairs]
@@ -87,7 +91,7 @@ def _group(args: Mapping[str, Any]) -> Any:
 
 def _resolved(group: Any) -> Any:
     if isinstance(group, str):
-        return dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        return dist.distributed_c10d._resolve_process_group(group)
     return dist.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 
 from costir.errors import LoadError, SizeError
 from costir.load.family import Built, Family
+from costir.parallel.own_plan import Styles, own_plan
 from costir.parallel.plan import Plan
 from costir.parallel.strategies import UnevenError, wrap
 from costir.parallel.world import World
@@ -22,7 +22,7 @@ _UNSCALED = {"T", "S", "k", "seq", "seq_len", "seqlen", "length"}
 class _Maker:
     """Makes the members of a divided family; the world that a trace runs in is the one that is open."""
 
-    def __init__(self, family: Family, plan: Plan, batch: str, styles: Mapping[str, Any] | None) -> None:
+    def __init__(self, family: Family, plan: Plan, batch: str, styles: Styles) -> None:
         self.family, self.plan, self.batch, self.styles = family, plan, batch, styles
         self.world: World | None = None
 
@@ -42,9 +42,10 @@ class _Maker:
             return self.family.build(**own)
         for axis in self.plan.batch_axes:
             if own[self.batch] % sizes[axis]:
+                count, have = int(sizes[axis]), int(own[self.batch])
                 raise UnevenError(
-                    f"{self.batch} = {int(own[self.batch])} sequences are not divided evenly by {int(sizes[axis])} devices along {axis}",
-                    f"choose a multiple: --size {self.batch}={int(sizes[axis])}",
+                    f"shards would be uneven: {count} devices along {axis} do not divide the batch, {self.batch} = {have}",
+                    f"choose a multiple: --size {self.batch}={count}",
                 )
             own[self.batch] = own[self.batch] // sizes[axis]
         module, args, kwargs = self.family.build(**own)
@@ -56,25 +57,41 @@ class _Maker:
         return Built(wrap(module, self.plan, self.world, self.styles), args, kwargs)
 
 
-def distributed(family: Family, plan: Plan, styles: Mapping[str, Any] | None = None) -> Family:
+def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
     """The family with the axes of a mesh among its sizes.
 
     Args:
         family: the model on one device.
         plan: mesh and strategies.
-        styles: the model's own plan for tp.
+        styles: the user's own plan for tp or sp, where it is not the model's.
 
     Raises:
         SizeError: an axis has the name of a size, or no size is the batch.
     """
+    if plan.devices == 1:
+        return family
+    plan = plan.without_ones()
     clash = next((a for a in plan.mesh if a in family.sizes), None)
     if clash is not None:
         raise SizeError(f"{clash} is a size of {family.name} and an axis of the mesh", "give the axis another name")
-    maker = _Maker(family, plan, _batch(family, plan), styles)
+    maker = _Maker(family, plan, _batch(family, plan), styles if styles is not None else own_plan(family, plan))
     scaled = tuple(n for n in family.sizes if n not in family.depth and n not in family.limits and n not in _UNSCALED)
     return dataclasses.replace(
-        family, build=maker.build, sizes={**family.sizes, **plan.mesh}, axes=tuple(plan.mesh), scaled=scaled, world=maker.open
+        family,
+        build=maker.build,
+        sizes={**family.sizes, **plan.mesh},
+        notes=(*family.notes, *notes(plan)),
+        axes=tuple(plan.mesh),
+        scaled=scaled,
+        world=maker.open,
     )
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What a reader must know of the devices."""
+    yield f"one of {' * '.join(plan.mesh)} devices, by {plan}; all others run and send the same"
+    if plan.axes_of("dp"):
+        yield "dp: gradients are reduced one parameter at a time; torch joins them to buckets of 25 MB, of as many bytes"
 
 
 def _batch(family: Family, plan: Plan) -> str:

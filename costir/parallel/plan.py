@@ -64,6 +64,18 @@ class Plan:
         """The axes of the first of these strategies that is used; () where none is."""
         return next((p.axes for p in self.parts if p.strategy in strategies), ())
 
+    def without_ones(self) -> Plan:
+        """The same without axes of one device, along which nothing is divided."""
+        mesh = {a: n for a, n in self.mesh.items() if n > 1}
+        parts = []
+        for p in self.parts:
+            axes = tuple(a for a in p.axes if a in mesh)
+            if len(axes) == len(p.axes):
+                parts.append(p)
+            elif axes:  # hsdp along one axis: copies only, or shards only
+                parts.append(Part("dp" if axes == p.axes[:1] else "fsdp", axes))
+        return Plan(mesh, tuple(parts), self.file)
+
     def __str__(self) -> str:
         return ", ".join([*map(str, self.parts), *([self.file] if self.file else [])])
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from costir.errors import TraceError
+from costir.parallel.own_plan import Styles
 from costir.parallel.plan import Plan
 from costir.parallel.world import World
 
@@ -22,24 +23,28 @@ class UnevenError(TraceError):
     """Something is not divided evenly among the devices."""
 
 
-def wrap(module: nn.Module, plan: Plan, world: World, styles: Mapping[str, Any] | None) -> nn.Module:
+def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Module:
     """The module as each device of the mesh runs it.
 
     Args:
         module: whole, on fake tensors.
         plan: strategies and axes.
         world: the mesh.
-        styles: the model's own plan for tp: path of modules ("blocks.*.up") -> style.
+        styles: the user's own plan: path of modules ("blocks.*.up") -> style, or a function of module and mesh.
 
     Raises:
         TraceError: a strategy needs a plan that the model has not.
         UnevenError: a weight is not divided evenly.
     """
+    if callable(styles):
+        made = styles(module, world.mesh)
+        module = made if isinstance(made, nn.Module) else module
+        _check_even(module, world)
     for strategy in _ORDER:
         axes = plan.axes_of(strategy)
-        if axes:
+        if axes and not (callable(styles) and strategy in ("tp", "sp")):
             _WRAPPERS[strategy](module, [world.axes[a] for a in axes], world, styles)
-            _check_even(module, axes, world)
+            _check_even(module, world)
     return module
 
 
@@ -57,7 +62,9 @@ def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any)
     names = {id(p): n.rpartition(".")[0] for n, p in module.named_parameters()}
 
     def average(state: Any, bucket: Any) -> Any:
-        for p, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        with world.unseen():
+            parts = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        for p, gradient in parts:
             with world.home_of(names[id(p)]):
                 gradient.div_(dist.get_world_size(group))
                 dist.all_reduce(gradient, group=group)
@@ -65,7 +72,10 @@ def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any)
         done.set_result(bucket.buffer())
         return done
 
-    average.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}  # types, not their names
+    average.__annotations__ = {
+        "bucket": dist.GradBucket,
+        "return": torch.futures.Future[torch.Tensor],
+    }  # types, not their names
     ddp.register_comm_hook(None, average)
     module.register_forward_pre_hook(lambda m, args, kwargs: ddp._pre_forward(*args, **kwargs), with_kwargs=True)
     module.register_forward_hook(lambda m, args, out: ddp._post_forward(out))
@@ -126,11 +136,15 @@ def _parallelize(module: nn.Module, mesh: Any, styles: Mapping[str, Any]) -> Non
     found: dict[str, Any] = {}
     for pattern, style in styles.items():
         if isinstance(style, str) and style not in known:
-            raise TraceError(f"the plan for tp names the style {style[:40]!r}, which is not known", f"styles: {', '.join(known)}")
+            raise TraceError(
+                f"the plan for tp names the style {style[:40]!r}, which is not known", f"styles: {', '.join(known)}"
+            )
         shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
         paths = [n for n, _ in module.named_modules() if shape.fullmatch(n)]
         if not paths:
-            raise TraceError(f"the plan for tp names {pattern!r}, and no module has that path", "paths are as costir prints them")
+            raise TraceError(
+                f"the plan for tp names {pattern!r}, and no module has that path", "paths are as costir prints them"
+            )
         found.update((n, known[style]() if isinstance(style, str) else style) for n in paths)
     parallelize_module(module, mesh, found, src_data_rank=None)
 
@@ -180,21 +194,23 @@ _WRAPPERS: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 
 
-def _check_even(module: nn.Module, axes: tuple[str, ...], world: World) -> None:
+def _check_even(module: nn.Module, world: World) -> None:
     """Refuse weights of which devices hold unequal parts.
 
     Raises:
         UnevenError: names the weight, its size and the axes.
     """
-    for path, p in module.named_parameters():
-        if not isinstance(p, world.divided):
+    for path, whole in module.named_parameters():
+        if not isinstance(whole, world.divided):
             continue
+        p: Any = whole
         for dim, length in enumerate(p.shape):
             along = [i for i, place in enumerate(p.placements) if getattr(place, "dim", None) == dim]
             count = math.prod(p.device_mesh.size(i) for i in along)
             if length % count:
-                names = " and ".join(p.device_mesh.mesh_dim_names[i] for i in along)
+                axes = " and ".join(p.device_mesh.mesh_dim_names[i] for i in along)
+                which = f"{int(length)}, dimension {dim} of {path}"
                 raise UnevenError(
-                    f"{path} has {int(length)} rows in dimension {dim}, which {count} devices along {names} do not divide evenly",
-                    "shards must be even: choose another mesh, or pad the size",
+                    f"shards would be uneven: {count} devices along {axes} do not divide {which}",
+                    "choose another mesh, or pad the size",
                 )

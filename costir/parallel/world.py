@@ -88,6 +88,15 @@ class World:
             self._homes.setdefault(own_part(t).untyped_storage()._cdata, path)
 
     @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Nothing that runs meanwhile is recorded."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    @contextlib.contextmanager
     def home_of(self, path: str) -> Iterator[None]:
         """Whatever runs meanwhile is done for this module."""
         self._now = path
@@ -115,7 +124,7 @@ class World:
             TraceError: where it lies along none.
         """
         if isinstance(group, str):
-            group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+            group = dist.distributed_c10d._resolve_process_group(group)
         elif isinstance(group, torch.ScriptObject):
             group = dist.ProcessGroup.unbox(group)
         ranks = frozenset(dist.get_process_group_ranks(group))
@@ -132,11 +141,8 @@ class World:
         old = ShardingPropagator._propagate_tensor_meta_non_cached
 
         def counting(propagator: Any, schema: Any) -> Any:
-            self._paused += 1
-            try:
+            with self.unseen():
                 return old(propagator, schema)
-            finally:
-                self._paused -= 1
 
         with _replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", counting):
             try:
@@ -164,7 +170,10 @@ def _forget(propagator: Any) -> None:
     for cached in (propagator.propagate_op_sharding, propagator._propagate_tensor_meta_cached):
         cached.cache_clear()
     _redistribute._gen_transform_infos.cache_clear()
-    for owner, name in ((_redistribute, "clear_redistribute_planner_cache"), (torch._C, "_clear_DTensor_sharding_propagator_cache")):
+    for owner, name in (
+        (_redistribute, "clear_redistribute_planner_cache"),
+        (torch._C, "_clear_DTensor_sharding_propagator_cache"),
+    ):
         getattr(owner, name, lambda: None)()
 
 

@@ -143,6 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.scope = scope
         self.values = values
         self.world: Any = None  # the mesh of devices that the model runs on
+        self.home: str | None = None  # the module that a call is made for, where another one runs
         self.recording = False
         self.routed = False
         self.events: list[Event] = []
@@ -209,17 +210,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         n = len(args)
         given = {k: args[i] if i < n else kwargs.get(k, d) for i, (k, d) in enumerate(_schema(func))}
         op = f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
-        for call in ((op, given, out),) if self.world is None else self.world.calls(op, given, out):
-            self.note_call(*call)
+        if self.world is None:
+            self.note_call(op, given, out)
+            return
+        for name, arguments, result, home in self.world.calls(op, given, out):
+            self.home = home
+            self.note_call(name, arguments, result)
+        self.home = None
 
-    def note_call(self, op: str, args: dict[str, Any], out: Any, home: str | None = None) -> None:
-        """Write down a call with named arguments; one on lists of tensors, such as an optimizer's, as a call per member.
-
-        `home` is the module that it is done for, where that is not the one that runs.
-        """
+    def note_call(self, op: str, args: dict[str, Any], out: Any) -> None:
+        """Write down a call with named arguments; one on lists of tensors, such as an optimizer's, as a call per member."""
         if not self.recording:
             return
-        place = self._place() if home is None else (home, "", 0)
+        place = self._place() if self.home is None else (self.home, "", 0)
         for given, result in _members(args, out) if op.startswith(_LISTS) else ((args, out),):
             outputs = result if isinstance(result, (tuple, list)) else (result,)
             flat = [o for item in outputs for o in (item if isinstance(item, (tuple, list)) else (item,))]

@@ -13,13 +13,14 @@ import sympy as sp
 from costir.communication import Communication, communication
 from costir.cost import cost
 from costir.errors import ChipError, SizeError, nearest, one_of
-from costir.ir import Constraint, Conventions, Costed, Graph
+from costir.ir import Constraint, Conventions, Costed, Graph, traced_phase
 from costir.on_chip import OnChip
 from costir.results import Op, Origin, Point, Unknown, exact, is_size
 from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, total
 
 if TYPE_CHECKING:
     from costir.hardware import Chip
+    from costir.serving import Serving
 
 QUANTITIES = (
     "matmul_flops",
@@ -45,7 +46,7 @@ class Analysis:
 
     Attributes:
         costed: the graph with its costs, in the regime of the base sizes.
-        phase: forward, backward or train.
+        phase: forward, backward, train, prefill or decode.
         others: the same model in its other regimes, where it branches on sizes and those were analysed too.
         origin: what was analysed, for `graph_module`; None for a notation string.
     """
@@ -182,6 +183,16 @@ class Analysis:
         return self._by_regime(expand(self.graph.weight_bytes), [o.weight_bytes for o in self.others])
 
     @functools.cached_property
+    def cache(self) -> Serving | None:
+        """The cache of a step of serving and what the step must read, in the phases "prefill" and "decode"; else None."""
+        from costir.serving import Serving
+
+        if not self.graph.cache:
+            return None
+        others = tuple(s for o in self.others if (s := o.cache) is not None)
+        return Serving(self.costed, self.phase, others, self._by_regime)
+
+    @functools.cached_property
     def intensity(self) -> Expr:
         """FLOPs per byte of the whole."""
         return self.flops / self.bytes if self.bytes != 0 else ZERO
@@ -215,7 +226,7 @@ class Analysis:
         which = id(regime), small, equals(regime.graph, values) if shortcut else None
         if which in self._same_at_ones or not (small or shortcut):
             return said
-        seen = counted(self.origin.subject, full, self.phase, self.origin.optimizer, self.conventions)
+        seen = counted(self.origin.subject, full, traced_phase(self.phase), self.origin.optimizer, self.conventions)
         if all(seen[q] == said[q] for q in ("flops", "read", "write")):
             self._same_at_ones.add(which)
         return {**said, **seen}

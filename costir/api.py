@@ -10,13 +10,15 @@ from typing import Any, Literal, cast
 
 from costir.analysis import Analysis, analysis_of
 from costir.errors import TraceError, one_of
-from costir.ir import Conventions, Graph, Tensor
+from costir.ir import SERVING, Conventions, Graph, Tensor, traced_phase
 from costir.load import EXPORTED, Family
 from costir.load.dtypes import split_dtype
 from costir.load.subject import by_keyword, load, texts
 from costir.results import Origin
 
-Phase = Literal["forward", "backward", "train"]
+Phase = Literal["forward", "backward", "train", "prefill", "decode"]
+
+CACHE_KINDS = ("dynamic", "static", "serving")
 
 
 def analyze(
@@ -37,6 +39,7 @@ def analyze(
     parallel: str = "",
     plan: Any = None,
     devices: int | None = None,
+    cache_kind: str = "dynamic",
     **keywords: Any,
 ) -> Analysis:
     """What a model costs, in closed form.
@@ -48,8 +51,9 @@ def analyze(
         inputs: for an `nn.Module`: its example inputs, a tuple of tensors or a dict by argument name. Dimensions are named by
             `input`; unnamed ones are numbers.
         sizes: base sizes that differ from the subject's own.
-        phase: "forward"; "backward" (forward and backward); "train" (the optimizer's step too).
-        dtype: "bf16", or "bf16,weights=int8" for weights stored in another type than the arithmetic.
+        phase: "forward"; "backward" (forward and backward); "train" (the optimizer's step too); "prefill" and "decode", the
+            steps of serving, for models that take a cache.
+        dtype: "bf16", or "bf16,weights=int8" for weights stored in another type than the arithmetic; "kv=fp8" for a cache.
         attention: "full" counts all scores, "causal" only those that causal attention does not mask.
         count: "standard" takes 2 FLOPs per multiply-add, "exact" 2k - 1 per dot product of length k.
         keep: sizes to keep as symbols; the others become numbers. Empty keeps all.
@@ -62,18 +66,22 @@ def analyze(
         plan: how tp divides matrices, where the model's file or config does not say: {"blocks.*.up": "colwise", ...}, or a
             function of the module and torch's mesh.
         devices: how many devices the mesh must have.
+        cache_kind: in the phases of serving: transformers' "dynamic" cache or its "static" one, as they run; or "serving": the
+            cache is counted as serving engines use it, read once, with only what is new written.
         keywords: for an `nn.Module`: its example inputs by argument name, as `inputs`.
 
     Raises:
         CostirError: of a kind that says what is wrong; see costir.errors.
     """
-    one_of("phase", phase, ("forward", "backward", "train"))
+    one_of("phase", phase, ("forward", "backward", "train", *SERVING))
+    one_of("cache_kind", cache_kind, CACHE_KINDS)
     one_of("attention", attention, ("full", "causal"))
     one_of("count", count, ("standard", "exact"))
     inputs = by_keyword(subject, inputs, keywords, inspect.signature(analyze).parameters) if keywords else inputs
     specs = texts(input)
-    conventions = Conventions(cast(Any, count), cast(Any, attention), split_dtype(dtype).weights)
-    loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names)
+    stored, counted = split_dtype(dtype), "serving" if cache_kind == "serving" else "traced"
+    conventions = Conventions(cast(Any, count), cast(Any, attention), stored.weights, stored.kv, cast(Any, counted))
+    loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names, cache_kind)
     if isinstance(loaded, Graph):
         _refuse_mixed(loaded)
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
@@ -103,10 +111,10 @@ def _of_family(loaded: Family, phase: str, maker: Any, conventions: Conventions)
 
     family, in_training = watched(loaded)
     with no_collection():
-        graphs = regimes(family, phase, maker)
+        graphs = regimes(family, traced_phase(phase), maker)
     for graph in graphs:
         _refuse_mixed(graph)
-    said = in_training() if phase == "forward" else ()
+    said = in_training() if traced_phase(phase) == "forward" else ()
     first, *rest = (analysis_of(replace(g, notes=(*g.notes, *said)), conventions, phase) for g in graphs)
     return Analysis(first.costed, phase, tuple(rest), Origin(loaded, maker))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costir import ir, solve
+from costir.build_serving import served_at, served_of
 from costir.errors import CostirError
 from costir.grouping import star_paths
 from costir.network import AS_BUILT, Wiring
@@ -75,6 +76,7 @@ def build(
         weights=tuple((w.path, w.count * w.tensor.numel) for w in analysis.costed.graph.weights if w.tensor.role == "weight"),
         mesh={n: int(values.quantity(length).number or 1) for n, length in analysis.costed.graph.mesh.axes},
         overlap=overlap,
+        served=served_of(analysis, chips, values.quantity),
     )
 
 
@@ -257,6 +259,7 @@ def _sweep(
             {name: plain(getattr(here, name)) for name in totals_of(analysis)},
             times[i],
             tuple(_critical(roof, sizes[i], unknown) for roof in there[where[i]]) if unknown else (),
+            served_at(regimes[where[i]], [roof.chip for roof in roofs], sizes[i]),
         )
         for i, here in enumerate(at)
     )

@@ -57,21 +57,25 @@ def _options(p: argparse.ArgumentParser) -> Iterator[str]:
                 yield from _options(verb)
 
 
-def _conditions(phase: str | None = "forward", default: str = "forward") -> _Parser:
+def _conditions(phase: str | None = "forward", default: str = "forward", serving: bool = False) -> _Parser:
     """The conditions that every verb with a subject takes; what runs by default differs, and is said in words."""
     p = _Parser(add_help=False)
     m = p.add_argument_group("model")
     m.add_argument("--model", metavar="NAME", help="the class or function of a Python file")
     m.add_argument("--input", metavar="SPEC", action="append", default=[], help="an input of the model: 'x: bf16[B, T, D]'")
-    m.add_argument("--phase", choices=("forward", "backward", "train"), default=phase, help=f"what runs (default: {default})")
+    phases = ("forward", "backward", "train", *(("prefill", "decode") if serving else ()))
+    m.add_argument("--phase", choices=phases, default=phase, help=f"what runs (default: {default})")
     m.add_argument("--name", metavar="s77=B", dest="names", action="append", default=[], help="rename a symbol of a .pt2 file")
     m.add_argument("--optimizer", metavar="NAME", help="adamw, sgd or another of torch.optim, for --phase train")
+    if serving:
+        kinds, words = ("dynamic", "static", "serving"), "cache of --phase prefill and decode, as it runs or as engines serve"
+        m.add_argument("--cache", choices=kinds, default="dynamic", help=f"{words} (default: dynamic)")
     s = p.add_argument_group("sizes")
     s.add_argument("--size", metavar="B=32", action="append", default=[], help="move the base point; 2k is 2048")
     s.add_argument("--keep", metavar="B,T", help="keep only these letters and put numbers for the other sizes")
     s.add_argument("--sweep", metavar="T=2k:128k:x2", action="append", default=[], help="many points: a:b:x2, a:b:+8 or 1,2,4")
     c = p.add_argument_group("counting")
-    c.add_argument("--dtype", metavar="TYPE", help="bf16, or bf16,weights=int8")
+    c.add_argument("--dtype", metavar="TYPE", help="bf16, or bf16,weights=int8,kv=fp8")
     c.add_argument("--attention", choices=("full", "causal"), default="full", help="scores that count (default: full)")
     c.add_argument(
         "--count", choices=("standard", "exact"), default="standard", help="2 per multiply-add, or 2k-1 per dot product"
@@ -112,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="store_true", help="print the version")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, title="verbs")
-    conditions = _conditions()
+    conditions, measurable = _conditions(serving=True), _conditions()
 
     def verb(name: str, short: str, long: str, given: _Parser = conditions) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=short, description=long, parents=[given], allow_abbrev=False)
@@ -128,7 +132,12 @@ def parser() -> argparse.ArgumentParser:
     s = verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
     _devices(s)
     s.add_argument("--measure", action="store_true", help="measure it on this machine, too (a calibrated --chip)")
-    t = verb("measure", "run it here: bound, estimate, measured", "Bound, estimate and measurement on a calibrated machine.")
+    t = verb(
+        "measure",
+        "run it here: bound, estimate, measured",
+        "Bound, estimate and measurement on a calibrated machine.",
+        measurable,
+    )
     t.add_argument("--why", action="store_true", help="where the measured time goes")
     t.add_argument("--plot", metavar="roofline|sweep[=FILE]", help="draw the measured points (svg or png)")
     k = verb("check", "is my formula right?", "Check your own formula. Exit code 1: wrong.")

@@ -127,6 +127,7 @@ def _analysis(o: argparse.Namespace) -> Analysis:
                 o.subject, sizes=sizes, phase=o.phase, dtype=o.dtype or "", attention=o.attention, count=o.count,
                 model=o.model or "", input=o.input, optimizer=o.optimizer, names=names,
                 mesh=mesh, parallel=getattr(o, "parallel", ""), devices=parse_size(count, "--devices") if count else None,
+                cache_kind=getattr(o, "cache", "dynamic"),
             )  # fmt: skip
         except SystemExit as error:
             raise CostirError(

@@ -9,6 +9,7 @@ from costir.ir import LOOP, SHORT_DTYPE, Call, Conventions, Cost, Costed, Graph,
 from costir.ops import registry
 from costir.ops.registry import read_once, written
 from costir.ops.torch_formula import torch_formula
+from costir.served import served
 from costir.symbolic import Expr, sum_over
 
 
@@ -27,8 +28,11 @@ def cost(graph: Graph, conventions: Conventions = Conventions()) -> Costed:
         if found is None:
             found = known[handle] = cost_of(call, conventions)
         nodes.append(Node(call, *found))
-    if conventions.weights:
-        graph = dataclasses.replace(graph, weights=tuple(_kept_as(w, _storage(conventions)) for w in graph.weights))
+    graph = dataclasses.replace(
+        graph,
+        weights=tuple(_kept_as(w, conventions) for w in graph.weights),
+        cache=tuple(_kept_as(w, conventions) for w in graph.cache),
+    )
     return Costed(graph, tuple(nodes), conventions)
 
 
@@ -38,11 +42,11 @@ def cost_of(call: Call, conventions: Conventions = Conventions()) -> tuple[Cost,
     A rule for one overload has the overload's name; where there is none it is "unknown".
     """
     result, name = _by_rule(call, conventions)
-    stored = _stored_as(call, _storage(conventions)) if conventions.weights else call
+    stored = stored_as(call, conventions)
     if stored != call:  # the arithmetic stays as it was, the traffic changes
         moved, _ = _by_rule(stored, conventions)
         result = dataclasses.replace(result, read=moved.read, write=moved.write)
-    return result, name
+    return (served(stored, result) if conventions.cache == "serving" else result), name
 
 
 def _by_rule(call: Call, conventions: Conventions) -> tuple[Cost, str]:
@@ -76,21 +80,26 @@ def _summed(c: Cost, rounds: Expr) -> Cost:
     return dataclasses.replace(c, **parts, transfers=moved)
 
 
-def _storage(conventions: Conventions) -> str:
-    return SHORT_DTYPE.get(conventions.weights, conventions.weights)
+def _storage(conventions: Conventions) -> dict[str, str]:
+    """The storage types that differ from the traced ones, by role."""
+    asked = {"weight": conventions.weights, "cache": conventions.kv}
+    return {role: SHORT_DTYPE.get(name, name) for role, name in asked.items() if name}
 
 
-def _kept_as(w: Weight, dtype: str) -> Weight:
-    kept = w.tensor.role == "weight" and w.tensor.is_float
-    return dataclasses.replace(w, tensor=dataclasses.replace(w.tensor, dtype=dtype)) if kept else w
+def _kept_as(w: Weight, conventions: Conventions) -> Weight:
+    dtype = _storage(conventions).get(w.tensor.role) if w.tensor.is_float else None
+    return dataclasses.replace(w, tensor=dataclasses.replace(w.tensor, dtype=dtype)) if dtype else w
 
 
-def _stored_as(call: Call, dtype: str) -> Call:
-    """The call with its weights stored as another type, those that it writes included."""
+def stored_as(call: Call, conventions: Conventions) -> Call:
+    """The call with its weights and caches stored as the types that were asked for, those that it writes included."""
+    types = _storage(conventions)
+    if not types:
+        return call
 
     def swap(x: Any) -> Any:
-        if isinstance(x, Tensor) and x.role == "weight" and x.is_float:
-            return dataclasses.replace(x, dtype=dtype)
+        if isinstance(x, Tensor) and x.role in types and x.is_float:
+            return dataclasses.replace(x, dtype=types[x.role])
         return tuple(swap(i) for i in x) if isinstance(x, tuple) else x
 
     return dataclasses.replace(call, args={k: swap(v) for k, v in call.args.items()}, outputs=swap(call.outputs))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from costir import ir
+from costir.document_serving import cache_counted, serving_cells, serving_columns, serving_facts
 from costir.grouping import Group, combined, groups, sum_of, time_of
 from costir.page import Cell, Column, Document, Entry, Fact, Table
 from costir.report import ChipInfo, Quantity, Report, Row, Times, plain
@@ -20,7 +21,10 @@ TOTAL_WORDS = {
     "matmul_flops": "matmul FLOPs", "vector_flops": "vector FLOPs", "special_flops": "special functions", "flops": "FLOPs",
     "bytes": "bytes", "network": "sent", "intensity": "FLOP/byte", "params": "parameters", "weight_bytes": "parameter bytes",
 }  # fmt: skip
-PHASE_WORDS = {"forward": "forward pass", "backward": "forward and backward pass", "train": "training step"}
+PHASE_WORDS = {
+    "forward": "forward pass", "backward": "forward and backward pass", "train": "training step", "prefill": "prefill",
+    "decode": "decode step",
+}  # fmt: skip
 LOWER_WORDS = {
     "none": "without any overlap", "op": "every operator at its roofline, one after the other", "full": "with full overlap",
 }  # fmt: skip
@@ -72,6 +76,8 @@ def conventions_text(conventions: ir.Conventions, said: Iterable[str] = ()) -> s
     words = [MATMUL_WORDS[conventions.count], _attention(conventions, tuple(said)), BYTES_WORDS, FREE_WORDS]
     if conventions.weights:
         words.insert(2, f"weights stored as {conventions.weights}")
+    if conventions.kv:
+        words.insert(2, f"cache stored as {conventions.kv}")
     return "; ".join(words)
 
 
@@ -125,7 +131,7 @@ def head(r: Report) -> tuple[Fact, ...]:
     sizes += [Fact("put in", ", ".join(f"{n} = {v}" for n, v in r.fixed.items()))] if r.fixed else []
     counted = conventions_text(r.conventions, (row.note for row in r.rows))
     chips = [f for c in r.chips for f in (Fact("chip", chip_text(c)), *(Fact("", words) for words in c.links))]
-    return (*sizes, *mesh_facts(r), *chips, Fact("counted", counted))
+    return (*sizes, *mesh_facts(r), *chips, Fact("counted", counted), *cache_counted(r))
 
 
 OVERLAP_WORDS = {
@@ -271,12 +277,14 @@ def sweep(r: Report) -> Table:
         *(Column(t, right=True) for t in ("FLOPs", *_moved(r), "FLOP/B")),
         *chips,
     ]
+    columns += serving_columns(r)
     lines = []
     for p in r.sweep:
         cells = [str(p.sizes[n]) for n in names]
         cells += [number(p.totals[q], UNITS.get(q, ""), least=not r.complete) for q in ("flops", *_moved(r).values())]
         cells.append(_intensity(p.totals["intensity"] if r.complete else None))
         cells += [c for t in p.times for c in (seconds(t.lower), t.binds or "-")]
+        cells += serving_cells(p)
         lines.append(Entry("operator", tuple(cells)))
     return Table(tuple(columns), tuple(lines))
 
@@ -309,6 +317,7 @@ def _facts(r: Report) -> Iterable[Fact]:
         yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, r.overlap))
         for threshold in chip.thresholds:
             yield from threshold_facts(threshold, "whole changes", everything=False)
+    yield from serving_facts(r)
     if r.free:
         yield Fact("free", f"{r.free} call{'s' if r.free > 1 else ''} of no cost: views, allocations")
     for c in r.constraints:

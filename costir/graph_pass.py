@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from costir.cost import cost_of
-from costir.ir import Call, Conventions, Cost, Status
+from costir.ir import Call, Conventions, Cost, Status, traced_phase
 from costir.symbolic import Expr, Integer, evaluate, expand, show, size, total
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ def graph_module(analysis: Analysis) -> Any:
         from costir import trace
 
         family = origin.subject
-        return from_trace(trace.run(family, family.sizes, analysis.phase, origin.optimizer), analysis.costed, family.name)
+        return from_trace(
+            trace.run(family, family.sizes, traced_phase(analysis.phase), origin.optimizer), analysis.costed, family.name
+        )
     return _numbers_in(_of_program(origin.subject, origin.names, analysis.conventions), origin.fixed)
 
 

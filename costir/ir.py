@@ -16,7 +16,16 @@ from costir.mesh import ONE_DEVICE, Mesh
 from costir.symbolic import ONE, ZERO, Boolean, Expr, Rational, Symbol, product, total
 
 Phase = Literal["forward", "backward", "optimizer"]
-Role = Literal["activation", "input", "weight", "buffer", "grad", "state"]
+# Steps of serving: forward passes with a cache.
+SERVING = ("prefill", "decode")
+
+
+def traced_phase(phase: str) -> str:
+    """The phase that is run for a phase of an analysis."""
+    return "forward" if phase in SERVING else phase
+
+
+Role = Literal["activation", "input", "weight", "buffer", "grad", "state", "cache", "cache copy"]
 
 # The index of a loop whose shapes grow from round to round.
 LOOP = Symbol("_round", integer=True, nonnegative=True)
@@ -48,7 +57,8 @@ class Tensor:
         shape: an expression per dimension.
         dtype: torch's name of the storage type, without the prefix "torch.".
         expanded: the dimensions of stride 0; their elements are stored once.
-        role: what the memory holds; views keep the role of what they view.
+        role: what the memory holds; views keep the role of what they view. A "cache copy" is made of a cache
+            without arithmetic.
         ref: two operands of one call with the same `ref` are the same memory, read once. -1 is like no other.
         nnz: the number of stored elements of a sparse tensor, else None.
         index_bytes: bytes of the index arrays of a sparse tensor.
@@ -142,7 +152,7 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter or buffer, or `count` equal ones."""
+    """A parameter, a buffer or a tensor of a cache, or `count` equal ones."""
 
     path: str
     tensor: Tensor
@@ -196,6 +206,7 @@ class Graph:
         notes: assumptions worth printing ("loss: sum of the outputs").
         mesh: the devices that it runs on, where there are several; shapes and calls are those of one of them.
         splits: the sizes that are split over devices, with the mesh axes that each is split over.
+        cache: what a step of decoding or prefill keeps for the next one, each stored tensor once.
     """
 
     name: str
@@ -206,6 +217,7 @@ class Graph:
     notes: tuple[str, ...] = ()
     mesh: Mesh = ONE_DEVICE
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cache: tuple[Weight, ...] = ()
 
     @property
     def params(self) -> Expr:
@@ -217,6 +229,11 @@ class Graph:
         """Bytes of the parameters in storage."""
         return total(w.count * w.tensor.numel * w.tensor.itemsize for w in self.weights if w.tensor.role == "weight")
 
+    @property
+    def cache_bytes(self) -> Expr:
+        """Bytes of the cache in storage."""
+        return total(w.count * w.tensor.numel * w.tensor.itemsize for w in self.cache)
+
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
@@ -226,11 +243,16 @@ class Conventions:
         count: "standard" takes 2 FLOPs per multiply-add; "exact" takes (2k-1) per dot product of length k.
         attention: "full" counts all T x S scores; "causal" only the unmasked ones of causal attention.
         weights: storage type of the weights where it differs from the traced one ("int8"), else "".
+        kv: storage type of the cache where it differs from the traced one ("fp8"), else "".
+        cache: "traced" counts what the program does with its cache; "serving" counts a cache that is read once, without copies,
+            and into which only what is new is written, and of the experts of a layer those that are expected to be met.
     """
 
     count: Literal["standard", "exact"] = "standard"
     attention: Literal["full", "causal"] = "full"
     weights: str = ""
+    kv: str = ""
+    cache: Literal["traced", "serving"] = "traced"
 
 
 Status = Literal["costed", "free", "flops_only", "unknown"]

@@ -9,7 +9,7 @@ import costir
 from costir import ir
 from costir.document import row_change
 from costir.render import SCHEMA
-from costir.report import QUANTITIES, ChipInfo, Point, Quantity, Report, Row, Times, plain
+from costir.report import QUANTITIES, ChipInfo, Point, Quantity, Report, Row, Served, Times, plain
 from costir.symbolic import Expr, evaluate, show, size
 
 
@@ -38,11 +38,21 @@ def as_dict(r: Report) -> dict[str, Any]:
         out["chips"] = [_chip(c, r) for c in r.chips]
     if r.sweep:
         out["sweep"] = [_point(p, r) for p in r.sweep]
+    if r.served is not None:
+        out["serving"] = _served(r, r.served)
     return out
 
 
+def _served(r: Report, s: Served) -> dict[str, Any]:
+    """A step of serving as the schema has it."""
+    chips = {c.name: {n: quantity(q) for n, q in b.items()} for c, b in zip(r.chips, s.bounds, strict=True)}
+    head = {"counted": r.conventions.cache, "batch": s.batch, "length": s.length}
+    return {**head, **{n: quantity(q) for n, q in s.quantities.items()}, "chips": chips}
+
+
 def _conventions(c: ir.Conventions) -> dict[str, str]:
-    return {"count": c.count, "attention": c.attention, "weights": c.weights, "bytes": "eager"}
+    out = {"count": c.count, "attention": c.attention, "weights": c.weights, "bytes": "eager"}
+    return out | ({"kv": c.kv} if c.kv else {})
 
 
 def quantity(q: Quantity) -> dict[str, Any]:
@@ -125,6 +135,10 @@ def _point(p: Point, r: Report) -> dict[str, Any]:
         out["times"] = {c.name: _times(t, r) for c, t in zip(r.chips, p.times, strict=True)}
     if p.thresholds:
         out["critical"] = {c.name: t.at_base for c, t in zip(r.chips, p.thresholds, strict=True)}
+    if p.served:
+        out["cache"] = p.served[0]
+        pairs = zip(r.chips, p.served[1::2], p.served[2::2], strict=True)
+        out["serving"] = {c.name: {"latency": t, "tokens_per_second": rate} for c, t, rate in pairs}
     return out
 
 
@@ -153,7 +167,8 @@ def _operator_rows(r: Report) -> Iterable[list[Any]]:
 
 def _sweep_rows(r: Report) -> Iterable[list[Any]]:
     times = [f"{what}_{c.name}" for c in r.chips for what in ("time", "binds")]
-    yield [*r.sizes, *r.totals, *times, "complete"]
+    served = ["cache", *(f"{what}_{c.name}" for c in r.chips for what in ("latency", "tokens_per_second"))]
+    yield [*r.sizes, *r.totals, *times, *(served if r.served is not None else []), "complete"]
     for p in r.sweep:
         moved = [p.totals[n] for n in r.totals]
-        yield [*p.sizes.values(), *moved, *(c for t in p.times for c in (t.lower, t.binds)), r.complete]
+        yield [*p.sizes.values(), *moved, *(c for t in p.times for c in (t.lower, t.binds)), *p.served, r.complete]

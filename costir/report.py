@@ -135,13 +135,37 @@ class ChipInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """A step of serving.
+
+    Attributes:
+        batch, length: the sizes that count sequences, and tokens of one in the cache; "" for none.
+        quantities: by the names in SERVED, in bytes, "outgrows" in sequences.
+        bounds: per chip by the names in BOUNDS; a quantity that there is not has no formula.
+    """
+
+    batch: str
+    length: str
+    quantities: Mapping[str, Quantity]
+    bounds: tuple[Mapping[str, Quantity], ...] = ()
+
+
+SERVED = ("per_token", "per_sequence", "total", "weights", "cache_read", "cache_written", "cache_moved", "step", "outgrows")
+BOUNDS = ("latency", "tokens_per_second", "critical", "fits")
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a sweep: its sizes, the totals there, per chip the times of the whole, and its critical size where asked."""
+    """One point of a sweep: its sizes, the totals there, per chip the times of the whole, and its critical size where asked.
+
+    `served` has, for a step of serving, the bytes of its cache; then per chip the latency and the tokens per second.
+    """
 
     sizes: Mapping[str, int]
     totals: Mapping[str, int | float | None]
     times: tuple[Times, ...] = ()
     thresholds: tuple[ir.Threshold, ...] = ()
+    served: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +184,7 @@ class Report:
         sweep: one per point of the sweep that was asked for.
         weights: every parameter's path and its elements, all of its kind together.
         mesh: the axes of the mesh and their lengths at the base. overlap: what the time of the whole means.
+        served: of a step of serving, what its cache takes and what bounds it; else None.
     """
 
     subject: str
@@ -176,6 +201,7 @@ class Report:
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     sweep: tuple[Point, ...] = field(default=())
+    served: Served | None = None
     weights: tuple[tuple[str, Expr], ...] = ()
     mesh: Mapping[str, int] = field(default_factory=dict)
     overlap: str = "op"

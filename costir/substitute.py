@@ -37,12 +37,15 @@ def substituted(costed: Costed, values: Mapping[Symbol, Expr]) -> Costed:
         args = {k: put(v) for k, v in c.args.items()}
         return dataclasses.replace(c, args=args, outputs=put(c.outputs), count=put(c.count), rounds=put(c.rounds))
 
+    def put_weights(held: tuple[Weight, ...]) -> tuple[Weight, ...]:
+        return tuple(Weight(w.path, put(w.tensor), put(w.count)) for w in held)
+
     nodes = tuple(Node(put_call(n.call), put_cost(n.cost), n.rule) for n in costed.nodes)
     g = costed.graph
     gone = {str(s) for s in values}
     conditions = ((c, sp.sympify(c.condition.xreplace(dict(values)))) for c in g.constraints)
     left = tuple(Constraint(e, c.source) for c, e in conditions if e != sp.true)
     graph = Graph(g.name, {n: v for n, v in g.sizes.items() if n not in gone}, tuple(n.call for n in nodes),
-                  tuple(Weight(w.path, put(w.tensor), put(w.count)) for w in g.weights), left, g.notes,
-                  Mesh(tuple((n, put(length)) for n, length in g.mesh.axes)), g.splits)  # fmt: skip
+                  put_weights(g.weights), left, g.notes, Mesh(tuple((n, put(length)) for n, length in g.mesh.axes)), g.splits,
+                  put_weights(g.cache))  # fmt: skip
     return Costed(graph, nodes, costed.conventions)

@@ -23,6 +23,7 @@ from costir.errors import CostirError, TraceError, nearest
 from costir.ir import Call, Tensor
 from costir.load.family import Family
 from costir.symbolic import ZERO, Integer
+from costir.tracing import caches
 from costir.tracing.borrowed import borrowed
 from costir.tracing.dims import Dim
 from costir.tracing.frames import is_library_file, is_user_file
@@ -57,6 +58,7 @@ class Trace:
         memories: the bytes of each memory, by the number that operands name it by.
         outputs: what the caller gets: results of the forward pass, or the loss and the gradients; after an optimizer's step
             nothing but the loss, since all else is written in place.
+        cache: the tensors of the cache after the run.
     """
 
     sizes: Mapping[str, int]
@@ -69,6 +71,7 @@ class Trace:
     escapes: tuple[Escape, ...] = ()
     memories: tuple[int, ...] = ()
     outputs: tuple[RawTensor, ...] = ()
+    cache: tuple[RawWeight, ...] = ()
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -171,13 +174,28 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
                     module.train()
                 _refuse_nested((args, kwargs))
                 _materialize(module, args, kwargs, sizes)
+                cache = caches.Followed(recorder, family.cache, module, args, kwargs) if family.cache is not None else None
+                if cache is not None:
+                    _fill(cache, sizes, guards)
                 recorder.notes.clear()
                 weights = _register(recorder, module, (args, kwargs))
                 given = _run_phases(recorder, family, module, args, kwargs, sizes, phase, optimizer)
                 outputs = tuple([recorder.describe(t) for t in given])
+                held = cache.after(guards) if cache is not None else []
+    events = cache.events if cache is not None else recorder.events
     routing = tuple(recorder.routing) if recorder.routed else ()
-    return Trace(dict(sizes), tuple(recorder.events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps),
-                 tuple(escapes), tuple(recorder.sizes), outputs)  # fmt: skip
+    return Trace(dict(sizes), tuple(events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps),
+                 tuple(escapes), tuple(recorder.sizes), outputs, tuple([RawWeight(*h) for h in held]))  # fmt: skip
+
+
+def _fill(cache: caches.Followed, sizes: Mapping[str, int], guards: dict[Guard, None]) -> None:
+    """Let the model fill the cache with what came before the step."""
+    try:
+        cache.fill({n: Dim(v) for n, v in sizes.items()}, guards)
+    except CostirError:
+        raise
+    except Exception as error:
+        raise _failed("the pass that fills the cache", error, sizes) from error
 
 
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],

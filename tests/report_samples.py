@@ -29,6 +29,7 @@ class Sample:
     unknown: tuple[str, ...] = ()
     constraints: tuple[ir.Constraint, ...] = ()
     others: tuple[Sample, ...] = ()
+    cache: None = None
     symbols: Mapping[str, sp.Symbol] = field(default_factory=lambda: {n: size(n) for n in SIZES})
 
     @property

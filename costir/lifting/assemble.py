@@ -77,7 +77,9 @@ def assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinne
     lifter = Lifter(fitter)
     lifter.routed = any(t.routing for t in traces)
     calls = tuple(lifter.call(i) for i in items)
-    held = tuple(lifter.weight(i) for i in stored)
+    found = [lifter.weight(i) for i in stored]
+    held = tuple(w for w in found if w.tensor.role != "cache")
+    cache = tuple(w for w in found if w.tensor.role == "cache")
     constraints = _stated(run, names, pinned)
     constraints += conditions(checked, base, fitter) if fitter is not None else []
     constraints += roundings(checked, fitter) if fitter is not None else []
@@ -91,7 +93,7 @@ def assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinne
     calls = plain_calls(calls, constraints)
     notes = dict.fromkeys((*run.family.notes, *base.notes))
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes),
-                  Mesh.of(run.family.axes))  # fmt: skip
+                  Mesh.of(run.family.axes), cache=cache)  # fmt: skip
     guessed = fitter is not None and fitter.guessed
     return Lifted(graph, guessed=guessed) if base in checked else Lifted(graph, base.events, base.sizes, guessed)
 
@@ -195,5 +197,6 @@ def _stated(run: Run, names: Sequence[str], pinned: Mapping[str, str]) -> list[C
 
 def _weight_events(t: Trace) -> list[Event]:
     return [
-        Event(f"costir.{w.tensor.role}.default", (), (w.tensor._replace(ref=-1),), w.path, "", "forward") for w in t.weights
+        Event(f"costir.{w.tensor.role}.default", (), (w.tensor._replace(ref=-1),), w.path, "", "forward")
+        for w in (*t.weights, *t.cache)
     ]

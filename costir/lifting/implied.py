@@ -36,6 +36,9 @@ def _same(a: Constraint, b: Constraint) -> bool:
 
 def _plain(c: Constraint, constraints: Sequence[Constraint]) -> Constraint:
     """The condition with floors of whole quotients taken away."""
+    if isinstance(c.condition, sp.Ne) and c.condition.rhs == 0:  # a number of elements: only a factor can be 0
+        left = sp.prod([f for f in sp.Mul.make_args(sp.factor(c.condition.lhs)) if not f.is_positive])
+        return dataclasses.replace(c, condition=sp.Ne(left, 0))
     if not c.condition.has(sp.floor, sp.ceiling):
         return c
     whole = [o.condition.lhs.args for o in constraints if is_divisibility(o.condition)]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from costir.errors import LoadError, NotationError, nearest
-from costir.ir import Graph
+from costir.ir import Graph, traced_phase
 from costir.load.family import Built, ExportedSubject, Family
 from costir.load.notation import parse
 
@@ -26,6 +26,7 @@ def load_subject(
     dtype: str = "",
     sizes: Mapping[str, int] | None = None,
     phase: str = "forward",
+    cache: str = "dynamic",
 ) -> Family | Graph | ExportedSubject:
     """Decide by its looks what a subject is, and load it.
 
@@ -35,7 +36,9 @@ def load_subject(
         input: shapes of example inputs, `x: bf16[B, T, D]` (`--input`).
         dtype: `--dtype`.
         sizes: base sizes (`--size`). For an exported program the reader of the program applies them.
-        phase: "forward", "backward" or "train"; a notation string has only a forward pass.
+        phase: "forward", "backward" or "train"; a notation string has only a forward pass; "prefill" and "decode" for
+            models that take a cache.
+        cache: for a config in these two: the library's "dynamic" or "static" cache; what else it is counts as dynamic.
 
     Raises:
         LoadError: where it is nothing that can be analysed; NotationError where a notation string has a slip.
@@ -48,7 +51,7 @@ def load_subject(
     if path.suffix == ".py":
         from costir.load import python_file
 
-        return python_file.load(path, _one_name(name, model), input, dtype, sizes, phase)
+        return python_file.load(path, _one_name(name, model), input, dtype, sizes, traced_phase(phase))
     if path.suffix in EXPORTED:
         _refuse(f"the exported program {path}", model=model, input=input, dtype=dtype)
         return ExportedSubject(str(path))
@@ -56,7 +59,7 @@ def load_subject(
         from costir.load import hf
 
         _refuse(f"the config {path}", input=input)
-        return hf.load(path, model, dtype, sizes, phase)
+        return hf.load(path, model, dtype, sizes, phase, "static" if cache == "static" else "dynamic")
     raise LoadError(
         f"{path} is no .py, .json or .pt2 file", "give a Python file, a config.json, an exported program or a notation"
     )

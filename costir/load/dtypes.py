@@ -15,6 +15,7 @@ class Dtypes(NamedTuple):
 
     math: str
     weights: str
+    kv: str = ""
 
 
 def dtype_name(text: str) -> str:
@@ -35,23 +36,26 @@ def is_dtype(text: str) -> bool:
 
 
 def split_dtype(text: str) -> Dtypes:
-    """Read `--dtype`: "bf16" for everything, "bf16,weights=int8" for weights stored in another type than the math.
+    """Read `--dtype`: "bf16" for everything, "bf16,weights=int8,kv=fp8" for weights and a cache stored in other types than the
+    math.
 
     Raises:
-        LoadError: where a type is unknown or a part is neither a type nor `weights=TYPE`.
+        LoadError: where a type is unknown or a part is neither a type nor `weights=TYPE` nor `kv=TYPE`.
     """
-    math = weights = ""
+    math = ""
+    stored: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (p.strip() for p in part.partition("="))
         if not equals and not math:
             math = dtype_name(key)
-        elif equals and key == "weights" and not weights:
-            weights = dtype_name(value)
+        elif equals and key in ("weights", "kv") and key not in stored:
+            stored[key] = dtype_name(value)
         else:
             raise LoadError(
-                f"cannot read {part[:40]!r} in --dtype {text[:80]!r}", "write --dtype bf16 or --dtype bf16,weights=int8"
+                f"cannot read {part[:40]!r} in --dtype {text[:80]!r}",
+                "write --dtype bf16, --dtype bf16,weights=int8 or --dtype bf16,weights=int4,kv=fp8",
             )
-    return Dtypes(math, weights)
+    return Dtypes(math, stored.get("weights", ""), stored.get("kv", ""))
 
 
 def math_dtype(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +17,24 @@ class Built(NamedTuple):
     module: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How the step that is run uses a cache.
+
+    Attributes:
+        arguments: those of `forward` that hold it; empty where their names say so ("k_cache", "past_key_values").
+        fill: called before the step, unrecorded, as `fill(module, kwargs, sizes)`: fills the cache in `kwargs` with what came
+            before. None where it is full as it is built.
+        grows: from the module and the sizes to conditions on the cache: what each is, a comparison ("<"), its sides, whether it
+            must hold (a token before the one that is decoded) or may fail (a window that is not full). What the cache's own
+            code compares is left out then. None where it is the cache's code that says where it stops growing.
+    """
+
+    arguments: tuple[str, ...] = ()
+    fill: Callable[[Any, dict[str, Any], Mapping[str, int]], None] | None = None
+    grows: Callable[[Any, Mapping[str, int]], Sequence[tuple[str, str, int, int, bool]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,7 @@ class Family:
         axes: sizes that are numbers of devices along the axes of a mesh.
         scaled: sizes that are probed at multiples of all axes, so that devices divide them evenly.
         world: `world(sizes)` is the mesh that a member runs on, open for the length of a `with`; None for one device.
+        cache: how the step uses a cache, in the phases "prefill" and "decode"; else None.
     """
 
     name: str
@@ -63,6 +82,7 @@ class Family:
     axes: tuple[str, ...] = ()
     scaled: tuple[str, ...] = ()
     world: Callable[[Mapping[str, int]], AbstractContextManager[Any]] | None = None
+    cache: CacheUse | None = None
 
 
 def within_limits(sizes: Mapping[str, int], limits: Mapping[str, int], what: str) -> None:

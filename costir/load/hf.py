@@ -19,6 +19,7 @@ from typing import Any
 from costir.errors import CostirError, LoadError, SizeError, nearest
 from costir.load.dtypes import MODULE_DTYPES, math_dtype
 from costir.load.family import Built, Family, with_sizes, within_limits
+from costir.load.hf_cache import SERVING, cache_use, serving_plan
 from costir.load.hf_inputs import InputPlan, plan_inputs
 from costir.load.hf_sizes import SizeField, absurd, find_sizes, layers_follow_lists, multiples, per_layer, section, with_values
 
@@ -36,8 +37,9 @@ SECTIONS = ("", "text_config", "vision_config", "audio_config", "encoder", "deco
 
 
 def load(
-    path: Path, model: str = "", dtype: str = "", sizes: Mapping[str, int] | None = None, phase: str = "forward"
-) -> Family:
+    path: Path, model: str = "", dtype: str = "", sizes: Mapping[str, int] | None = None, phase: str = "forward",
+    cache: str = "dynamic",
+) -> Family:  # fmt: skip
     """The family of a config file.
 
     Args:
@@ -45,7 +47,9 @@ def load(
         model: a transformers class to take instead of the one that the file names.
         dtype: `--dtype`; else the file's own type, else float32.
         sizes: base sizes that replace the file's.
-        phase: other than "forward": labels are given, and the model's own loss is differentiated.
+        phase: "backward", "train": labels are given, and the model's own loss is differentiated; "prefill", "decode": a step of
+            serving, with a cache.
+        cache: the library's "dynamic" cache, or its "static" one.
 
     Raises:
         LoadError: no transformers, no such file, not JSON, an unknown model type, remote code, a field that the
@@ -57,7 +61,7 @@ def load(
     if importlib.util.find_spec("transformers") is None:
         raise LoadError(f"{path} needs transformers, which is not installed", "pip install 'costir[hf]'")
     with quiet_and_offline():
-        return _family(path, data, model, dtype, sizes or {}, phase)
+        return _family(path, data, model, dtype, sizes or {}, phase, cache)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -81,7 +85,8 @@ def read_config(path: Path) -> dict[str, Any]:
     return data
 
 
-def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Mapping[str, int], phase: str) -> Family:
+def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Mapping[str, int], phase: str,
+            cache: str) -> Family:  # fmt: skip
     config_class = _config_class(path, data)
     original, data = data, _cleaned(data)
 
@@ -99,7 +104,9 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
     holder = _holder(cls, config)
     inner = section(config, holder)
     text = "" if holder or getattr(config, "text_config", None) is None else "text_config"
-    plan = plan_inputs(cls, inner, text, phase != "forward")
+    plan = plan_inputs(cls, inner, text, phase in ("backward", "train"))
+    if phase in SERVING:
+        plan = serving_plan(cls, inner, plan, phase)
     text, vision = holder or text, None if plan.vision is None else holder or plan.vision
     fields = find_sizes(make, data, config, text, vision)
     fields += [SizeField(s, plan.sizes[s], ((holder, f),)) for s, (_, f) in plan.fields.items()]
@@ -125,6 +132,7 @@ def _family(path: Path, data: dict[str, Any], model: str, dtype: str, given: Map
         related=RELATED,
         divisible=(("N", "K"),) if {"N", "K"} <= sizes.keys() else (),
         limits={k: v for k, v in plan.limits.items() if k in sizes},
+        cache=cache_use(cls, plan, phase, cache) if phase in SERVING else None,
     )
 
 

@@ -8,6 +8,7 @@ What is looked for, in a file or as `model.py:Name`:
 
 Parameter names are the sizes, defaults the base sizes. Optional: `optimizer(params)` and `loss(output)`;
 `tp_plan` and `sp_plan` say how matrices are divided among devices.
+`CACHE` names the arguments of `forward` that hold a cache.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from costir.errors import LoadError, SizeError, nearest
 from costir.load.annotations import Spec, read_input, shape_of
 from costir.load.dtypes import MODULE_DTYPES, math_dtype
-from costir.load.family import Built, Family, with_sizes
+from costir.load.family import Built, CacheUse, Family, with_sizes
 from costir.load.signatures import LAYER_NAMES, Plan, base_size, constructor_plan, function_plan, signature
 from costir.load.user_file import folder_on_path, import_file, where
 
@@ -302,7 +303,19 @@ def _finish(
         source=str(path),
         depth=tuple(n for n in sizes if n in LAYER_NAMES),
         plans={n: p for n in ("tp", "sp") if isinstance(p := getattr(module, f"{n}_plan", None), dict)},
+        cache=CacheUse(_cache_names(module, path)),
     )
+
+
+def _cache_names(module: ModuleType, path: Path) -> tuple[str, ...]:
+    """The arguments of forward that hold a cache, where the file says so: `CACHE = ("memory",)`."""
+    given = getattr(module, "CACHE", ())
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
+        raise LoadError(
+            f"CACHE in {path} is {_a(given)}", "write the names of arguments of forward: CACHE = ('k_cache', 'v_cache')"
+        )
+    return tuple(names)
 
 
 def _optional(module: ModuleType, name: str) -> Callable[[Any], Any] | None:

@@ -6,33 +6,46 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from costir.errors import CostirError, LoadError, SizeError, nearest
-from costir.ir import Graph
+from costir.ir import SERVING, Graph, traced_phase
 from costir.load import EXPORTED, ExportedSubject, Family, load_subject
 from costir.load.dtypes import split_dtype
-from costir.load.family import with_sizes
+from costir.load.family import CacheUse, with_sizes
 
 
 def load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str,
-         specs: tuple[str, ...], names: Mapping[str, str] | None) -> Graph | Family:  # fmt: skip
+         specs: tuple[str, ...], names: Mapping[str, str] | None, cache: str = "dynamic") -> Graph | Family:  # fmt: skip
     """The subject of `costir.analyze`, whose arguments these are.
 
     Raises:
-        LoadError: what is given cannot be analysed.
+        LoadError: what is given cannot be analysed, or not in this phase.
         SizeError: a size that the subject does not have.
     """
+    found = _load(subject, inputs, sizes, phase, dtype, model, specs, names, cache)
+    if isinstance(found, Family):
+        return replace(found, cache=(found.cache or CacheUse()) if phase in SERVING else None)
+    if phase in SERVING:
+        raise LoadError(f"{found.name} has no phase {phase}", "give a config.json, or a Python model that takes a cache")
+    return found
+
+
+def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str,
+          specs: tuple[str, ...], names: Mapping[str, str] | None, cache: str) -> Graph | Family:  # fmt: skip
     if names and not is_program_like(subject):
         raise LoadError("names= renames the symbols of an exported program or graph, and this is none", "name its sizes there")
     if isinstance(subject, Graph | Family):
         return subject
     if isinstance(subject, str | os.PathLike):
-        found = load_subject(os.fspath(subject), model=model, input=specs, dtype=dtype, sizes=sizes or {}, phase=phase)
+        found = load_subject(
+            os.fspath(subject), model=model, input=specs, dtype=dtype, sizes=sizes or {}, phase=phase, cache=cache
+        )
         if isinstance(found, ExportedSubject):
             from costir.load.exported import read_file
 
-            return read_file(found.path, names or {}, sizes or {}, phase)
+            return read_file(found.path, names or {}, sizes or {}, traced_phase(phase))
         return found
     if inspect.isfunction(subject) or inspect.ismethod(subject) or isinstance(subject, functools.partial):
         return family_of(subject, sizes or {}, dtype)
@@ -40,7 +53,7 @@ def load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str,
     from costir.load.instance import family_of_module, is_module, is_program
 
     if is_program(subject):
-        return read_program(subject, names or {}, sizes or {}, phase)
+        return read_program(subject, names or {}, sizes or {}, traced_phase(phase))
     if is_module(subject):
         return family_of_module(subject, inputs, specs, sizes or {}, dtype)
     if callable(subject):

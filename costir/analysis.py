@@ -82,6 +82,11 @@ class Analysis:
         return {n: size(n) for n in self.sizes}
 
     @functools.cached_property
+    def alternatives(self) -> tuple[Analysis, ...]:
+        """Other ways to compute the same on a mesh, for notation: `graph.plan` says which each is."""
+        return tuple(analysis_of(g, self.conventions, self.phase) for g in self.graph.alternatives)
+
+    @functools.cached_property
     def nodes(self) -> tuple[Op, ...]:
         """The operators, repeated ones folded."""
         return tuple(Op(n) for n in self.costed.nodes)
@@ -327,7 +332,7 @@ class Analysis:
 
     def on(self, chip: str | Chip, *, overlap: str = "op", algorithm: str = "", links: Mapping[str, str] | None = None,
            planned: bool = False, latency: bool = False) -> OnChip:  # fmt: skip
-        """Times on a chip, or on a mesh of them.
+        """Times on a chip, or on a mesh of them; of several ways to compute the same, the fastest at the base sizes is taken.
 
         Args:
             chip: a `Chip`, or a name such as "h100", "tpu_v5e@book", "my.toml".
@@ -347,7 +352,10 @@ class Analysis:
             raise ChipError(f"{chip!r:.40} is no chip", 'give a name such as "h100", the path of a .toml file, or a Chip')
         one_of("overlap", overlap, ("none", "op", "full"))
         wiring = Wiring(algorithm, tuple((links or {}).items()), planned, latency)
-        return OnChip(self, chip if isinstance(chip, Chip) else load_chip(os.fspath(chip)), wiring, overlap)
+        from costir.on_chip import fastest
+
+        found = chip if isinstance(chip, Chip) else load_chip(os.fspath(chip))
+        return OnChip(fastest(self, found, wiring, overlap), found, wiring, overlap)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{n}={v}" for n, v in self.sizes.items())

@@ -14,6 +14,7 @@ from costir.ir import SERVING, Conventions, Graph, Tensor, traced_phase
 from costir.load import EXPORTED, Family
 from costir.load.dtypes import split_dtype
 from costir.load.subject import by_keyword, load, texts
+from costir.mesh import check_mesh
 from costir.results import Origin
 
 Phase = Literal["forward", "backward", "train", "prefill", "decode"]
@@ -81,7 +82,8 @@ def analyze(
     specs = texts(input)
     stored, counted = split_dtype(dtype), "serving" if cache_kind == "serving" else "traced"
     conventions = Conventions(cast(Any, count), cast(Any, attention), stored.weights, stored.kv, cast(Any, counted))
-    loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names, cache_kind)
+    check_mesh(mesh or {}, devices)
+    loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names, cache_kind, mesh)
     if isinstance(loaded, Graph):
         _refuse_mixed(loaded)
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))

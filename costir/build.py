@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costir import ir, solve
+from costir import build_mesh, ir, solve
 from costir.build_serving import served_at, served_of
 from costir.errors import CostirError
 from costir.grouping import star_paths
@@ -77,7 +77,14 @@ def build(
         mesh={n: int(values.quantity(length).number or 1) for n, length in analysis.costed.graph.mesh.axes},
         overlap=overlap,
         served=served_of(analysis, chips, values.quantity),
+        ways=build_mesh.ways((analysis, *_others(analysis)), chips, wiring, overlap),
+        algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
     )
+
+
+def _others(analysis: Analysis) -> tuple[Analysis, ...]:
+    """Other ways to compute the same."""
+    return analysis.alternatives if analysis.costed.graph.alternatives else ()
 
 
 def totals_of(analysis: Analysis) -> tuple[str, ...]:

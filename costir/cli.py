@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from costir import output
 from costir.errors import CostirError, nearest
@@ -97,6 +97,22 @@ def _devices(p: argparse.ArgumentParser) -> None:
         "--parallel", metavar="fsdp=X,tp=Y", default="", help="what runs along them: dp, fsdp, hsdp, tp, sp, ep, plan.py"
     )
     d.add_argument("--devices", metavar="N", default="", help="how many devices the mesh must have")
+    d.add_argument("--overlap", choices=("none", "op", "full"), default="op", help="what goes on at once (default: op)")
+    d.add_argument(
+        "--way", metavar="TEXT", default="", help="of several ways to compute it, the one with this: all_reduce, ..."
+    )
+    _links(d)
+
+
+def _links(d: Any) -> None:
+    d.add_argument(
+        "--algorithm", metavar="NAME", default="", help="of collectives: ring, ring_two_way, line, book, tree, direct, ..."
+    )
+    d.add_argument(
+        "--link", metavar="X=dcn", action="append", default=[], help="the link that an axis lies on, if not the nearest"
+    )
+    d.add_argument("--planned", action="store_true", help="link rates that the scaling book plans with, not the data sheet's")
+    d.add_argument("--latency", action="store_true", help="add what the hops of collectives take")
 
 
 def _output(p: argparse.ArgumentParser) -> None:

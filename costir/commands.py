@@ -13,12 +13,23 @@ from typing import TYPE_CHECKING, Any, cast
 from costir import output, render, render_text
 from costir.errors import CostirError
 from costir.measured import measured
-from costir.questions import chip_names, formula_side, key_values, mesh_axes, new_names, plot_file, size_values, sweep_points
+from costir.questions import (
+    axis_links,
+    chip_names,
+    formula_side,
+    key_values,
+    mesh_axes,
+    new_names,
+    plot_file,
+    size_values,
+    sweep_points,
+)
 from costir.render import View
 from costir.units import parse_size
 
 if TYPE_CHECKING:
     from costir.analysis import Analysis
+    from costir.network import Wiring
     from costir.page import Fact
     from costir.report import Report
 
@@ -156,8 +167,28 @@ def _report(o: argparse.Namespace, critical: bool = False) -> Report:
         raise CostirError(f"{', '.join(sorted(moved))} is put in as a number, so it cannot be swept", "add it to --keep")
     from costir.build import build
 
+    kept = _way(kept, chips, o)
     with progress("solving"):
-        return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical)
+        return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical,
+                     wiring=wiring(o), overlap=getattr(o, "overlap", "op"))  # fmt: skip
+
+
+def _way(analysis: Analysis, chips: Sequence[Any], o: argparse.Namespace) -> Analysis:
+    """Of several ways to compute it the one asked for, else the fastest on the first chip."""
+    from costir.on_chip import fastest, planned
+
+    if getattr(o, "way", ""):
+        return planned(analysis, o.way)
+    return fastest(analysis, chips[0], wiring(o), getattr(o, "overlap", "op")) if chips else analysis
+
+
+def wiring(o: argparse.Namespace) -> Wiring:
+    """How a mesh is to lie on the links."""
+    from costir.network import AS_BUILT, Wiring
+
+    if not hasattr(o, "algorithm"):
+        return AS_BUILT
+    return Wiring(o.algorithm, tuple(axis_links(o.link).items()), o.planned, o.latency)
 
 
 def _kept(analysis: Analysis, o: argparse.Namespace) -> Analysis:

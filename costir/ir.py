@@ -207,6 +207,7 @@ class Graph:
         mesh: the devices that it runs on, where there are several; shapes and calls are those of one of them.
         splits: the sizes that are split over devices, with the mesh axes that each is split over.
         cache: what a step of decoding or prefill keeps for the next one, each stored tensor once.
+        plan: how what is split comes together, in words, where there are several ways; alternatives: the others.
     """
 
     name: str
@@ -218,6 +219,8 @@ class Graph:
     mesh: Mesh = ONE_DEVICE
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cache: tuple[Weight, ...] = ()
+    plan: str = ""
+    alternatives: tuple[Graph, ...] = ()
 
     @property
     def params(self) -> Expr:

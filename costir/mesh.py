@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -62,3 +63,18 @@ class Mesh:
 
 
 ONE_DEVICE = Mesh()
+
+
+def check_mesh(axes: Mapping[str, int], devices: int | None = None) -> None:
+    """Refuse a mesh that is none.
+
+    Raises:
+        SizeError: a length is no whole number of devices, or the axes do not multiply to `devices`.
+    """
+    for name, length in axes.items():
+        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= 10**7:
+            raise SizeError(f"the mesh axis {name[:40]} has {length!r:.40} devices, which is no whole number from 1 to 10**7")
+    count = math.prod(axes.values())
+    if devices is not None and count != devices:
+        given = "*".join(axes) or "a mesh of none"
+        raise SizeError(f"{given} is {count} device{'s' * (count != 1)} and not {devices}", "change --mesh or --devices")

@@ -145,15 +145,24 @@ class Network:
             out.append(f"{', '.join(transfer.axes)} over {level.link.name}: {how}; {each}{rate} one way")
         return tuple(out)
 
+    def algorithms(self, transfer: Transfer) -> tuple[str, ...]:
+        """The algorithm of each link that it uses, at the base sizes."""
+        point = {size(n): v for n, v in self.sizes.items()}
+        return tuple(self._name(level, transfer, point) for level in self.levels(transfer))
+
     def _title(self, level: Level, transfer: Transfer, point: Mapping[sp.Symbol, int]) -> str:
-        """The algorithm in words; on a torus, what the lengths make of it."""
+        """The algorithm in words."""
+        several = f"{len(transfer.axes)} axes of a torus, " if level.algorithm == "torus" and len(transfer.axes) > 1 else ""
+        return several + ALGORITHMS[self._name(level, transfer, point)].words
+
+    def _name(self, level: Level, transfer: Transfer, point: Mapping[sp.Symbol, int]) -> str:
+        """The algorithm; on a torus, what the lengths make of it."""
         if level.algorithm != "torus":
-            return ALGORITHMS[level.algorithm].words
+            return level.algorithm
         here = {k: sp.Integer(v) for k, v in point.items()}
         lengths = [self.mesh.length(a).xreplace(here) for a in transfer.axes] if self.mesh else []
         closed = both([closes(level.link, x) for x in lengths if x != 1]) == sp.true
-        several = f"{len(lengths)} axes of a torus, " if len(lengths) > 1 else ""
-        return several + ALGORITHMS["ring_two_way" if closed else "line"].words
+        return "ring_two_way" if closed else "line"
 
     def levels(self, transfer: Transfer) -> tuple[Level, ...]:
         """The links that a collective uses, and how."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from costir.errors import CostirError, one_of
 from costir.ir import Threshold
 from costir.network import AS_BUILT, Wiring
 
@@ -13,6 +15,36 @@ if TYPE_CHECKING:
     from costir.analysis import Analysis
     from costir.hardware import Chip
     from costir.roofline import Timing
+
+
+def fastest(analysis: Analysis, chip: Chip, wiring: Wiring = AS_BUILT, overlap: str = "op") -> Analysis:
+    """The way to compute it that takes the least time on a chip at the base sizes; `alternatives` of it are the others."""
+    if not analysis.alternatives:
+        return analysis
+    from costir.roofline import roofline
+
+    ways = (analysis, *analysis.alternatives)
+    return led_by(min(ways, key=lambda a: float(roofline(a.costed, chip, wiring, overlap).at().lower)), ways)
+
+
+def planned(analysis: Analysis, text: str) -> Analysis:
+    """The way whose plan contains a text, such as "all_reduce".
+
+    Raises:
+        CostirError: where there is none.
+    """
+    ways = (analysis, *analysis.alternatives)
+    found = next((a for a in ways if text.lower() in a.graph.plan.lower()), None)
+    if found is None:
+        raise CostirError(f"no way to compute it has {text[:60]!r}", f"there is: {'; '.join(a.graph.plan for a in ways)}")
+    return led_by(found, ways)
+
+
+def led_by(first: Analysis, ways: Sequence[Analysis]) -> Analysis:
+    """One of several ways, with the others as its alternatives."""
+    graphs = [replace(a.graph, alternatives=()) for a in ways if a is not first]
+    costed = replace(first.costed, graph=replace(first.graph, alternatives=tuple(graphs)))
+    return replace(first, costed=costed)
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,7 +85,6 @@ class OnChip:
 
     def thresholds(self, unknown: str, against: str = "") -> tuple[Threshold, ...]:
         """The critical size of the whole, then of each operator; an operator is compared with its memory traffic."""
-        from costir.errors import one_of
         from costir.solve import thresholds
 
         one_of("against", against, ("", "memory", "network"))

@@ -53,6 +53,15 @@ def mesh_axes(texts: Iterable[str]) -> dict[str, int]:
     return found
 
 
+def axis_links(texts: Iterable[str]) -> dict[str, str]:
+    """Which link of the chip an axis lies on: ["X=dcn"].
+
+    Raises:
+        SizeError: where one has no "=".
+    """
+    return dict(_pair(part, "--link", "X=dcn") for t in texts for part in t.split(","))
+
+
 def _check_name(name: str, option: str) -> None:
     if not _NAME.fullmatch(name):
         raise SizeError(f"{option}: {name[:40]!r} is not a size name", "names are letters, digits and _")

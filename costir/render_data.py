@@ -9,7 +9,7 @@ import costir
 from costir import ir
 from costir.document import row_change
 from costir.render import SCHEMA
-from costir.report import QUANTITIES, ChipInfo, Point, Quantity, Report, Row, Served, Times, plain
+from costir.report import QUANTITIES, ByAlgorithm, ChipInfo, Point, Quantity, Report, Row, Served, Times, Way, plain
 from costir.symbolic import Expr, evaluate, show, size
 
 
@@ -34,6 +34,8 @@ def as_dict(r: Report) -> dict[str, Any]:
     }  # fmt: skip
     if r.mesh:
         out |= {"mesh": dict(r.mesh), "overlap": r.overlap}
+        out |= {"ways": [_way(w, r) for w in r.ways]} if r.ways else {}
+        out |= {"algorithms": [_algorithm(a) for a in r.algorithms]} if r.algorithms else {}
     if r.chips:
         out["chips"] = [_chip(c, r) for c in r.chips]
     if r.sweep:
@@ -75,6 +77,20 @@ def node(row: Row, r: Report) -> dict[str, Any]:
 def quantities_of(r: Report) -> tuple[str, ...]:
     """The quantities of a row: communicated bytes only where there are any."""
     return (*QUANTITIES, "network") if r.communicates else QUANTITIES
+
+
+def _way(w: Way, r: Report) -> dict[str, Any]:
+    """One way to compute the same, with its times."""
+    times = {c.name: _times(t, r) for c, t in zip(r.chips, w.times, strict=True)}
+    return {"plan": w.plan, "totals": dict(w.totals), "times": times}
+
+
+def _algorithm(a: ByAlgorithm) -> dict[str, Any]:
+    """The time of all collectives, and the critical size, by one algorithm."""
+    t = a.threshold
+    value = {"expr": None if t is None or t.value is None else show(t.value), "value": None if t is None else t.at_base}
+    each = None if t is None or t.at_base is None or not t.devices else t.at_base / t.devices
+    return {"chip": a.chip, "name": a.name, "network": a.seconds, "critical": value, "per_device": each, "taken": a.taken}
 
 
 def _transfer(t: ir.Transfer, row: Row, r: Report) -> dict[str, Any]:

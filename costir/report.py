@@ -155,6 +155,33 @@ BOUNDS = ("latency", "tokens_per_second", "critical", "fits")
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """One of several ways to compute the same on a mesh.
+
+    Attributes:
+        plan: what is communicated, in words.
+        totals: FLOPs, bytes and communicated bytes of one device, at the base.
+        times: one per chip.
+    """
+
+    plan: str
+    totals: Mapping[str, int | float | None]
+    times: tuple[Times, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ByAlgorithm:
+    """What collectives take by one algorithm: its name and words, all collectives' seconds, and the critical size."""
+
+    chip: str
+    name: str
+    words: str
+    seconds: float
+    threshold: ir.Threshold | None
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """One point of a sweep: its sizes, the totals there, per chip the times of the whole, and its critical size where asked.
 
@@ -185,6 +212,8 @@ class Report:
         weights: every parameter's path and its elements, all of its kind together.
         mesh: the axes of the mesh and their lengths at the base. overlap: what the time of the whole means.
         served: of a step of serving, what its cache takes and what bounds it; else None.
+        ways: on a mesh, the ways to compute this, the one of the report first; empty where there is one.
+        algorithms: what collectives take by each algorithm that the links allow.
     """
 
     subject: str
@@ -205,6 +234,8 @@ class Report:
     weights: tuple[tuple[str, Expr], ...] = ()
     mesh: Mapping[str, int] = field(default_factory=dict)
     overlap: str = "op"
+    ways: tuple[Way, ...] = ()
+    algorithms: tuple[ByAlgorithm, ...] = ()
 
     @property
     def communicates(self) -> bool:

@@ -8,13 +8,14 @@ from typing import Any
 
 import sympy as sp
 
+from costir.cost import cost
 from costir.ir import Call, Constraint, Cost, Costed, Graph, Node, Tensor, Weight
 from costir.mesh import Mesh
 from costir.symbolic import Expr, Symbol
 
 
 def substituted(costed: Costed, values: Mapping[Symbol, Expr]) -> Costed:
-    """The costed graph with numbers put in for some sizes, which are then no sizes any more."""
+    """The costed graph with numbers put in for some sizes, which are then no sizes any more; its alternatives likewise."""
     known: dict[Any, Any] = {}
 
     def put(x: Any) -> Any:
@@ -45,7 +46,8 @@ def substituted(costed: Costed, values: Mapping[Symbol, Expr]) -> Costed:
     gone = {str(s) for s in values}
     conditions = ((c, sp.sympify(c.condition.xreplace(dict(values)))) for c in g.constraints)
     left = tuple(Constraint(e, c.source) for c, e in conditions if e != sp.true)
+    others = tuple(substituted(cost(a, costed.conventions), values).graph for a in g.alternatives)
     graph = Graph(g.name, {n: v for n, v in g.sizes.items() if n not in gone}, tuple(n.call for n in nodes),
                   put_weights(g.weights), left, g.notes, Mesh(tuple((n, put(length)) for n, length in g.mesh.axes)), g.splits,
-                  put_weights(g.cache))  # fmt: skip
+                  put_weights(g.cache), g.plan, others)  # fmt: skip
     return Costed(graph, nodes, costed.conventions)

@@ -336,6 +336,11 @@ def sum_over(e: Expr, index: Symbol, rounds: Expr) -> Expr:
     return cast(Expr, sp.expand(sp.summation(sp.expand(e), (index, 0, rounds - 1))))
 
 
+def divides(e: Expr, by: Expr) -> Boolean:
+    """The condition `e % by == 0`."""
+    return cast(Boolean, sp.Eq(sp.Mod(e, by), 0))
+
+
 def parity(n: Expr) -> Expr:
     """1 where a whole number is odd, 0 where it is even."""
     return cast(Expr, sp.Mod(n, 2))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from costir import document, render_data, terms
+from costir import document, mesh_tables, render_data, terms
 from costir import explain as explain_
 from costir.document import change, limit_text, plain_number
 from costir.ir import Threshold, condition_text
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 def analysis(r: Report, brief: bool = True) -> View:
     """The whole report."""
-    return View(lambda: document.document(r, brief), lambda: render_data.as_dict(r), lambda: render_data.as_rows(r))
+    doc = lambda: _more(document.document(r, brief), mesh_tables.tables(r))
+    return View(doc, lambda: render_data.as_dict(r), lambda: render_data.as_rows(r))
+
+
+def _more(doc: Document, tables: Sequence[Table]) -> Document:
+    """With further tables."""
+    return replace(doc, tables=(*doc.tables, *tables))
 
 
 def explain(r: Report, pattern: str) -> View:
@@ -65,7 +71,7 @@ def _solution(r: Report) -> Document:
     return Document(
         f"{document.title(r)}, critical {r.unknown_size}",
         (*head, *whole),
-        tuple(t for t in [*tables, *_sweep(r)] if t.lines),
+        tuple(t for t in [*tables, *mesh_tables.tables(r, by_algorithm=True), *_sweep(r)] if t.lines),
         tuple(_notes(r)),
     )
 

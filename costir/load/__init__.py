@@ -27,6 +27,7 @@ def load_subject(
     sizes: Mapping[str, int] | None = None,
     phase: str = "forward",
     cache: str = "dynamic",
+    mesh: Mapping[str, int] | None = None,
 ) -> Family | Graph | ExportedSubject:
     """Decide by its looks what a subject is, and load it.
 
@@ -36,6 +37,7 @@ def load_subject(
         input: shapes of example inputs, `x: bf16[B, T, D]` (`--input`).
         dtype: `--dtype`.
         sizes: base sizes (`--size`). For an exported program the reader of the program applies them.
+        mesh: devices along named axes, for a notation string.
         phase: "forward", "backward" or "train"; a notation string has only a forward pass; "prefill" and "decode" for
             models that take a cache.
         cache: for a config in these two: the library's "dynamic" or "static" cache; what else it is counts as dynamic.
@@ -46,7 +48,7 @@ def load_subject(
     """
     found = _file(subject)
     if found is None:
-        return _notation(subject, model, input, dtype, sizes or {}, phase)
+        return _notation(subject, model, input, dtype, sizes or {}, phase, mesh)
     path, name = found
     if path.suffix == ".py":
         from costir.load import python_file
@@ -88,7 +90,15 @@ def _refuse(what: str, **options: object) -> None:
         raise LoadError(f"{what} takes no --{given[0]}", "leave it out")
 
 
-def _notation(subject: str, model: str, input: Sequence[str], dtype: str, sizes: Mapping[str, int], phase: str) -> Graph:
+def _notation(
+    subject: str,
+    model: str,
+    input: Sequence[str],
+    dtype: str,
+    sizes: Mapping[str, int],
+    phase: str,
+    mesh: Mapping[str, int] | None,
+) -> Graph:
     if "[" not in subject:
         raise _no_such_file(subject)
     _refuse("a notation string", model=model, input=input)
@@ -96,7 +106,7 @@ def _notation(subject: str, model: str, input: Sequence[str], dtype: str, sizes:
         raise LoadError(
             f"a notation string has no {phase} phase", "write the backward products as strings of their own, or a Python file"
         )
-    return parse(subject, dtype, sizes)
+    return parse(subject, dtype, sizes, mesh)
 
 
 def _no_such_file(subject: str) -> LoadError:

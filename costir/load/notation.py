@@ -15,6 +15,8 @@ How it is read:
   an axis that is kept (a batch axis): then it is an activation, as K in `Q[B,T,H] . K[B,S,H] -> P[B,T,S]`.
 - Types: an operand's prefix is its storage; else `weights=` of `--dtype` for weights; else `--dtype`; else bf16. The output
   has its prefix's type, else the widest floating type among the operands, else the first operand's: int8 by int8 gives int8.
+- `I_X` is split over the mesh axis X, `I_XY` over two, and `{U_X}` after an array says that it is a sum over X that is not made
+  yet; see `costir.load.sharded`.
 - Base sizes: B (or b, batch) is 1, every other name 4096; `--size` moves them.
 """
 
@@ -29,6 +31,8 @@ from costir.ir import ITEMSIZE, Call, Graph, Role, Tensor, Weight
 from costir.load.dtypes import Dtypes, split_dtype
 from costir.load.family import with_sizes
 from costir.load.notation_reader import Dim, Operand, read, slip
+from costir.load.sharded import Array, Builder, check_axes, graph, is_sharded, layout_of, rounded, splits_of
+from costir.mesh import Mesh
 from costir.symbolic import Expr, number, size
 
 DEFAULT_DTYPE = "bfloat16"
@@ -38,7 +42,7 @@ LETTERS = string.ascii_lowercase + string.ascii_uppercase
 Axis = tuple[str, int]  # (name, 0), or ("", n) for the n-th number
 
 
-def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None) -> Graph:
+def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
     """The graph of a notation string: one `costir.einsum` call per product.
 
     A call's args are {"equation": "ab,bc->ac", "operands": (Tensor, ...)}, with one letter per axis and one or two operands.
@@ -47,6 +51,7 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None) ->
         text: the notation.
         dtype: as `--dtype`: "bf16", "bf16,weights=int8".
         sizes: base sizes that replace the default ones.
+        mesh: the devices along each mesh axis; shapes and calls are then those of one device, collectives among them.
 
     Raises:
         NotationError: where the text has a slip; the message points at the character.
@@ -60,9 +65,15 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None) ->
     tensors = _tensors(operands, axes, roles, split_dtype(dtype))
     out_dtype = output.dtype if output and output.dtype else _widest(tensors)
     names = dict.fromkeys(d.text for o in operands for d in o.dims if d.value is None)
-    base = with_sizes({n: 1 if n in BATCH_NAMES else 4096 for n in names}, sizes or {}, "the notation")
+    title, usual = " ".join(text.split()), {n: 1 if n in BATCH_NAMES else 4096 for n in names}
+    written = [*operands, *([output] if output else [])]
+    if mesh or is_sharded(written):
+        check_axes(written, mesh or {}, list(names))
+        notes = _notes(extent, kept, output, tensors, out_dtype)
+        return _on_mesh(title, operands, output, axes, kept, extent, tensors, out_dtype, usual, sizes or {}, mesh or {}, notes)
+    base = with_sizes(usual, sizes or {}, "the notation")
     return Graph(
-        name=" ".join(text.split()),
+        name=title,
         sizes=base,
         calls=_calls(tensors, axes, kept, extent, out_dtype, output.name if output else ""),
         weights=tuple(
@@ -72,6 +83,55 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None) ->
         ),
         notes=_notes(extent, kept, output, tensors, out_dtype),
     )
+
+
+def _on_mesh(
+    title: str,
+    operands: Sequence[Operand],
+    output: Operand | None,
+    axes: Sequence[tuple[Axis, ...]],
+    kept: tuple[Axis, ...],
+    extent: Mapping[Axis, Dim],
+    tensors: Sequence[Tensor],
+    dtype: str,
+    usual: Mapping[str, int],
+    sizes: Mapping[str, int],
+    mesh: Mapping[str, int],
+    notes: Sequence[str],
+) -> Graph:
+    """The graph of one device of a mesh."""
+    given = [
+        Array(o.name or f"operand {i + 1}", row, t, layout_of(o, row, mesh))
+        for i, (o, row, t) in enumerate(zip(operands, axes, tensors, strict=True))
+    ]
+    calls = _calls(tensors, axes, kept, extent, dtype, output.name if output else "")
+    order = _results(axes, kept)
+    results = []
+    for i, (call, dims) in enumerate(zip(calls, order, strict=True)):
+        last = i == len(calls) - 1
+        layout = layout_of(output if last else None, dims, mesh)
+        name = (output.name if last and output else "") or ("" if last else f"product {i + 1}")
+        results.append((call.args["equation"], i + 1, Array(name, dims, call.outputs[0], layout)))
+    asked = [*given, *([results[-1][2]] if output else [])]
+    base = with_sizes({**rounded(usual, sizes, splits_of(asked), mesh), **mesh}, sizes, "the notation")
+    builder = Builder(Mesh.of(list(mesh)), {a: _extent(d) for a, d in extent.items()}, base)
+    weights = [
+        Weight(a.name, builder.local(a, a.layout))
+        for i, a in enumerate(given)
+        if a.tensor.role == "weight" and a.tensor.ref == i
+    ]
+    return graph(title, builder, given, results, weights, notes)
+
+
+def _results(axes: Sequence[tuple[Axis, ...]], kept: tuple[Axis, ...]) -> list[tuple[Axis, ...]]:
+    """The dimensions of every product, from left to right."""
+    out, left = [], axes[0]
+    for i in range(1, max(2, len(axes))):
+        later = {a for row in axes[i + 1 :] for a in row} | set(kept)
+        rows = (left, axes[i]) if len(axes) > 1 else (left,)
+        left = kept if i >= len(axes) - 1 else tuple(a for a in dict.fromkeys(a for row in rows for a in row) if a in later)
+        out.append(left)
+    return out
 
 
 def _axes(text: str, operands: Sequence[Operand]) -> list[tuple[Axis, ...]]:
@@ -214,11 +274,8 @@ def _calls(
 
     calls: list[Call] = []
     left, left_axes = tensors[0], axes[0]
-    for i in range(1, max(2, len(tensors))):
+    for i, out in enumerate(_results(axes, kept), 1):
         operands, rows = ((left, tensors[i]), (left_axes, axes[i])) if len(tensors) > 1 else ((left,), (left_axes,))
-        later = {a for row in axes[i + 1 :] for a in row} | set(kept)
-        last = i >= len(tensors) - 1
-        out = kept if last else tuple(a for a in dict.fromkeys(a for row in rows for a in row) if a in later)
         result = Tensor(tuple(_extent(extent[a]) for a in out), dtype, ref=len(tensors) + i)
         equation = f"{','.join(map(spell, rows))}->{spell(out)}"
         calls.append(Call("costir.einsum", {"equation": equation, "operands": operands}, (result,), path=path))

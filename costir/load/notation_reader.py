@@ -14,28 +14,30 @@ LONGEST = 2000
 MOST_AXES = 52
 NAME = re.compile(r"[^\W\d_]\w*")
 NUMBER = re.compile(r"\d\w*")
-SHARDED = re.compile(r"[^\W\d_][^\W_]*_[A-Z]+$")
+SHARDED = re.compile(r"(\w*[^\W_])_([A-Z]+)$")  # the dimension, and the mesh axes that split it, a letter each
 TYPE_LIKE = re.compile(r"(?:q?u?int|float|bfloat|fp|bf|nf|mxfp|complex)\d\w*$")  # no name of a tensor, but a slip in a type
 SEPARATORS = ".·,@"
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension as written; `value` is None for a name. `at` counts characters from 0."""
+    """One dimension as written; `value` is None for a name. `at` counts characters from 0; `axes` split it over a mesh."""
 
     text: str
     at: int
     value: int | None = None
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand or the output as written; `dtype` is torch's name or ""."""
+    """One operand or the output as written; `dtype` is torch's name or "". Over the axes in `sums` it is still to be summed."""
 
     name: str
     dtype: str
     dims: tuple[Dim, ...]
     at: int
+    sums: tuple[str, ...] = ()
 
     @property
     def names(self) -> set[str]:
@@ -102,7 +104,6 @@ class _Reader:
             if self.take("->", "→"):
                 output = self.operand()
                 self.skip()
-                self.refuse_partial_sum()
                 if self.at < len(self.text):
                     raise self.slip(f"expected the end after the output, found {self.seen()}")
                 return operands, output
@@ -112,12 +113,18 @@ class _Reader:
             self.skip()
             if self.at == len(self.text):
                 return operands, None
-            self.refuse_partial_sum()
             raise self.slip(f"expected '.' or '->' after an operand, found {self.seen()}")
 
-    def refuse_partial_sum(self) -> None:
-        if self.text.startswith("{", self.at):
-            raise self.slip("a partial sum over devices; device meshes are not supported yet")
+    def sums(self) -> tuple[str, ...]:
+        """The axes in `{U_XY}`: what the devices along them hold has still to be added up."""
+        if not self.take("{"):
+            return ()
+        self.skip()
+        start = self.at
+        match = re.match(r"U_([A-Z]+)$", self.word(NAME))
+        if not match or not self.take("}"):
+            raise self.slip("a sum over devices that is not made yet is written {U_X}", start)
+        return tuple(match[1])
 
     def operand(self) -> Operand:
         self.skip()
@@ -138,7 +145,14 @@ class _Reader:
             raise self.slip(f"{words[0][0]} is no data type, {nearest(words[0][0], {*ITEMSIZE, *SHORT_DTYPE})}", words[0][1])
         if len(words) > 1:
             raise self.slip(f"expected '[' after the name {words[0][0]}", words[1][1])
-        return Operand(words[0][0] if words else "", dtype, self.dims(), start)
+        found = Operand(words[0][0] if words else "", dtype, self.dims(), start, self.sums())
+        used = [a for d in found.dims for a in d.axes] + list(found.sums)
+        twice = next((a for i, a in enumerate(used) if a in used[:i]), None)
+        if twice is not None:
+            raise self.slip(
+                f"the axis {twice} stands twice in {found.name or 'one operand'}; it can split one dimension only", start
+            )
+        return found
 
     def dims(self) -> tuple[Dim, ...]:
         if self.take("]"):
@@ -154,8 +168,9 @@ class _Reader:
     def dim(self) -> Dim:
         if text := self.word(NUMBER):
             at = self.at - len(text)
+            text, axes = _split(text)
             try:
-                return Dim(text, at, parse_size(text))
+                return Dim(text, at, parse_size(text), axes)
             except SizeError:
                 raise self.slip(f"{text} is no size: a name begins with a letter, a number is whole and positive", at) from None
         text = self.word(NAME)
@@ -163,6 +178,13 @@ class _Reader:
             self.skip()
             raise self.slip(f"expected a dimension (a name or a number), found {self.seen()}")
         at = self.at - len(text)
-        if SHARDED.match(text) or text.endswith("_"):
-            raise self.slip(f"{text} is sharded over devices; device meshes are not supported yet", at + text.index("_"))
-        return Dim(text, at)
+        if text.endswith("_"):
+            raise self.slip(f"{text} has no mesh axis after the _, as I_X has", at + text.index("_"))
+        text, axes = _split(text)
+        return Dim(text, at, None, axes)
+
+
+def _split(text: str) -> tuple[str, tuple[str, ...]]:
+    """A dimension and the axes that split it: "I_XY" is I over X and Y."""
+    match = SHARDED.match(text)
+    return (match[1], tuple(match[2])) if match else (text, ())

@@ -17,14 +17,15 @@ from costir.load.family import CacheUse, with_sizes
 
 
 def load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str,
-         specs: tuple[str, ...], names: Mapping[str, str] | None, cache: str = "dynamic") -> Graph | Family:  # fmt: skip
+         specs: tuple[str, ...], names: Mapping[str, str] | None, cache: str = "dynamic",
+         mesh: Mapping[str, int] | None = None) -> Graph | Family:  # fmt: skip
     """The subject of `costir.analyze`, whose arguments these are.
 
     Raises:
         LoadError: what is given cannot be analysed, or not in this phase.
         SizeError: a size that the subject does not have.
     """
-    found = _load(subject, inputs, sizes, phase, dtype, model, specs, names, cache)
+    found = _load(subject, inputs, sizes, phase, dtype, model, specs, names, cache, mesh)
     if isinstance(found, Family):
         return replace(found, cache=(found.cache or CacheUse()) if phase in SERVING else None)
     if phase in SERVING:
@@ -33,14 +34,15 @@ def load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str,
 
 
 def _load(subject: Any, inputs: Any, sizes: Mapping[str, int] | None, phase: str, dtype: str, model: str,
-          specs: tuple[str, ...], names: Mapping[str, str] | None, cache: str) -> Graph | Family:  # fmt: skip
+          specs: tuple[str, ...], names: Mapping[str, str] | None, cache: str,
+          mesh: Mapping[str, int] | None) -> Graph | Family:  # fmt: skip
     if names and not is_program_like(subject):
         raise LoadError("names= renames the symbols of an exported program or graph, and this is none", "name its sizes there")
     if isinstance(subject, Graph | Family):
         return subject
     if isinstance(subject, str | os.PathLike):
         found = load_subject(
-            os.fspath(subject), model=model, input=specs, dtype=dtype, sizes=sizes or {}, phase=phase, cache=cache
+            os.fspath(subject), model=model, input=specs, dtype=dtype, sizes=sizes or {}, phase=phase, cache=cache, mesh=mesh
         )
         if isinstance(found, ExportedSubject):
             from costir.load.exported import read_file

@@ -1,0 +1,84 @@
+"""What a report says of a mesh: the ways to compute the same, and the algorithms of its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from costir import solve
+from costir.collectives import ALGORITHMS
+from costir.errors import CostirError
+from costir.ir import Costed, Graph
+from costir.report import ByAlgorithm, Times, Way, plain
+from costir.roofline import Roofline, Timing, roofline
+from costir.symbolic import Expr, evaluate, size
+
+if TYPE_CHECKING:
+    from costir.hardware import Chip
+    from costir.network import Wiring
+
+
+class Computed(Protocol):
+    """What an analysis has that a way shows."""
+
+    @property
+    def costed(self) -> Costed:
+        """The graph with its costs."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+
+    @property
+    def flops(self) -> Expr:
+        """All FLOPs."""
+
+    @property
+    def bytes(self) -> Expr:
+        """All bytes."""
+
+    @property
+    def network(self) -> Expr:
+        """All bytes sent."""
+
+
+def ways(found: Sequence[Computed], chips: Sequence[Chip], wiring: Wiring, overlap: str) -> tuple[Way, ...]:
+    """A row for each way; none where there is only one."""
+    return tuple(_way(a, chips, wiring, overlap) for a in found) if len(found) > 1 else ()
+
+
+def _way(a: Computed, chips: Sequence[Chip], wiring: Wiring, overlap: str) -> Way:
+    point = {size(n): v for n, v in a.graph.sizes.items()}
+    totals: Mapping[str, int | float | None] = {
+        name: plain(evaluate(e, point)) for name, e in (("flops", a.flops), ("bytes", a.bytes), ("network", a.network))
+    }
+    roofs = [roofline(a.costed, chip, wiring, overlap) for chip in chips]
+    return Way(a.graph.plan, totals, tuple(_times(roof.at(), roof.complete) for roof in roofs))
+
+
+def _times(t: Timing, known: bool) -> Times:
+    binds = "" if t.bound == "none" else t.bound
+    return Times(t.compute, t.vector, t.memory, t.lower, t.upper if known else None, binds, t.network)
+
+
+def algorithms(roofs: Iterable[Roofline], unknown: str) -> tuple[ByAlgorithm, ...]:
+    """A row for each algorithm that can do all collectives of a graph, for each chip; none where one was asked for."""
+    return tuple(row for roof in roofs for row in _algorithms(roof, unknown))
+
+
+def _algorithms(roof: Roofline, unknown: str) -> Iterable[ByAlgorithm]:
+    fabric = roof.fabric
+    if not roof.communicates or fabric.wiring.algorithm or fabric.measured is not None or not unknown:
+        return
+    taken = {name for n in roof.nodes for t in n.cost.transfers for name in fabric.algorithms(t)}
+    for name, algorithm in ALGORITHMS.items():
+        if name == "book_switch":  # what "book" means behind a switch
+            continue
+        wiring = replace(fabric.wiring, algorithm=name)
+        try:
+            seconds = roofline(roof.costed, roof.chip, wiring).at().network
+            threshold = solve.whole(roof.costed, roof.chip, unknown, "network", wiring)
+        except CostirError:  # it does not run on these links, or does not do one of these collectives
+            continue
+        yield ByAlgorithm(roof.chip.label, name, algorithm.words, float(seconds), threshold, taken == {name})

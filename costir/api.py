@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from costir.analysis import Analysis, analysis_of
-from costir.errors import TraceError, one_of
+from costir.errors import LoadError, TraceError, one_of
 from costir.ir import SERVING, Conventions, Graph, Tensor, traced_phase
 from costir.load import EXPORTED, Family
 from costir.load.dtypes import split_dtype
@@ -82,10 +82,13 @@ def analyze(
     specs = texts(input)
     stored, counted = split_dtype(dtype), "serving" if cache_kind == "serving" else "traced"
     conventions = Conventions(cast(Any, count), cast(Any, attention), stored.weights, stored.kv, cast(Any, counted))
-    check_mesh(mesh or {}, devices)
+    if not parallel:
+        check_mesh(mesh or {}, devices)
     loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names, cache_kind, mesh)
     if isinstance(loaded, Graph):
         _refuse_mixed(loaded)
+        if mesh and not loaded.mesh:
+            raise LoadError("a mesh is for notation, Python files and configs", "leave out the mesh")
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
         from costir.trace import named_optimizer

@@ -16,7 +16,7 @@ from costir import output
 from costir.errors import CostirError, nearest
 
 DONE, WRONG, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
-VERBS = ("analyze", "solve", "check", "mfu", "chips", "exercise", "calibrate", "measure", "demo")
+VERBS = ("analyze", "shard", "solve", "check", "mfu", "chips", "exercise", "calibrate", "measure", "demo")
 FORMATS = ("text", "markdown", "json", "csv", "latex", "html")
 
 DESCRIPTION = """\
@@ -135,7 +135,8 @@ def parser() -> argparse.ArgumentParser:
     conditions, measurable = _conditions(serving=True), _conditions()
 
     def verb(name: str, short: str, long: str, given: _Parser = conditions) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=short, description=long, parents=[given], allow_abbrev=False)
+        other = ["shard"] if name == "analyze" else []  # the word for sharded notation
+        made = verbs.add_parser(name, aliases=other, help=short, description=long, parents=[given], allow_abbrev=False)
         made.add_argument("subject", metavar="SUBJECT")
         return made
 

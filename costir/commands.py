@@ -56,6 +56,9 @@ def analyze(o: argparse.Namespace) -> int:
     return DONE
 
 
+shard = analyze
+
+
 def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Sequence[Fact]] | None = None) -> int:
     """`costir solve`: the critical size of the whole and of each operator, on each chip; `more` adds what was measured."""
     name = format_of(o)

@@ -164,9 +164,6 @@ def test_base_sizes():
         ("[8,16] . [16,8] -> [8]", 21, "may be one of two axes"),
         ("X[M] . Y[N]", 8, "share no dimension"),
         ("X[B,T]", 7, "needs an output"),
-        ("A[I,J_X] . B[J_X,K] -> C[I,K]", 6, "device meshes are not supported yet"),
-        ("A[I,J] . B[J,K] {U_X} -> C[I,K]", 17, "device meshes are not supported yet"),
-        ("A[I,J] . B[J,K] -> C[I,K] {U_X}", 27, "device meshes are not supported yet"),
     ],
 )
 def test_slips_point_at_the_character(text, at, says):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from costir.ir import Cost as Cost
     from costir.ir import Threshold as Threshold
     from costir.measuring.api import measure as measure
+    from costir.measuring.mesh_measure import measure_on_mesh as measure_on_mesh
     from costir.ops.registry import rule as rule
     from costir.ops.registry import traffic as traffic
     from costir.utilisation import MFU as MFU
@@ -34,11 +35,12 @@ _WHERE = {
     "Analysis": "costir.analysis", "analyze": "costir.api", "annotate": "costir.api",
     "CostirError": "costir.errors", "load_chip": "costir.hardware", "Threshold": "costir.ir",
     "rule": "costir.ops.registry", "traffic": "costir.ops.registry", "measure": "costir.measuring.api",
+    "measure_on_mesh": "costir.measuring.mesh_measure",
     "Call": "costir.ir", "Cost": "costir.ir", "MFU": "costir.utilisation", "mfu": "costir.utilisation",
 }  # fmt: skip
 __all__ = [
     "MFU", "Analysis", "Call", "Cost", "CostirError", "Threshold", "analyze", "annotate", "load_chip",
-    "measure", "mfu", "rule", "traffic",
+    "measure", "measure_on_mesh", "mfu", "rule", "traffic",
 ]  # fmt: skip
 
 

@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from costir import commands, measure_views, output
+from costir import commands, measure_views, mesh_measure_views, output
 from costir.errors import CostirError
 from costir.hardware import load_chip
 from costir.page import Fact
-from costir.questions import chip_names, key_values, size_values, sweep_points
+from costir.questions import chip_names, key_values, mesh_axes, size_values, sweep_points
 
 DONE = 0
 
@@ -19,6 +19,8 @@ def measure(o: argparse.Namespace) -> int:
     """Run a model and print bound, estimate and measurement."""
     name = commands.format_of(o)
     names = chip_names(o.chip) or ["here"]
+    if o.mesh or o.parallel:
+        return _on_mesh(o, name, names)
     if len(names) > 1:
         raise CostirError("a model is measured on one machine", "give one --chip")
     if o.why and o.sweep:
@@ -49,6 +51,25 @@ def measure(o: argparse.Namespace) -> int:
         kind, path = picture
         drawn = draw(found, kind, swept, path.suffix.lstrip("."))
         print(f"wrote {output.write(drawn, path, o.force)}", file=sys.stderr)
+    return DONE
+
+
+def _on_mesh(o: argparse.Namespace, name: str, names: list[str]) -> int:
+    """Run a model in several processes, and print predicted and measured parts."""
+    asked = next((f"--{k}" for k in ("why", "sweep", "plot", "keep") if getattr(o, k)), "")
+    if asked or len(names) > 1:
+        raise CostirError(
+            f"{asked or 'a second --chip'} does not go with --mesh", "leave it out: a mesh is measured at one point"
+        )
+    from costir.measuring.mesh_measure import measure_on_mesh
+
+    chip = load_chip(names[0], key_values(o.set))
+    with commands.bar(f"measuring {o.subject}") as progress:
+        found = measure_on_mesh(
+            o.subject, mesh_axes(o.mesh), o.parallel, chip=chip, sizes=size_values(o.size), phase=o.phase, dtype=o.dtype or "",
+            model=o.model or "", input=tuple(o.input), optimizer=o.optimizer, progress=progress,
+        )  # fmt: skip
+    commands.emit(mesh_measure_views.measured_on_mesh(found), name, o)
     return DONE
 
 

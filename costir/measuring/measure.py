@@ -176,13 +176,13 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     scale, between = _fitted(seconds, found.best)
     estimator = Estimator(c)
     saved = _fusable(calls, c)
-    each = [_one(r, s if s is None else s * scale, estimator, chip, f) for r, s, f in zip(calls, seconds, saved, strict=True)]
+    each = [row_of(r, s if s is None else s * scale, estimator, chip, f) for r, s, f in zip(calls, seconds, saved, strict=True)]
     rows = _grouped(each)
     estimate = total((row.parts for row in each), model.modules, model.leaves, c)
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between, model.modules,
-        len(calls), summary, tuple(_notes(c, summary)),
+        len(calls), summary, tuple(notes(c, loaded)),
     )  # fmt: skip
 
 
@@ -200,7 +200,8 @@ def _fitted(seconds: Sequence[float | None], whole: float) -> tuple[float, float
     return scale, max(0.0, whole - inside * scale)
 
 
-def _one(r: Recorded, measured: float | None, estimator: Estimator, chip: Chip, saved: float) -> Row:
+def row_of(r: Recorded, measured: float | None, estimator: Estimator, chip: Chip, saved: float) -> Row:
+    """One operator: its bound and estimate beside its measured seconds; `saved` is traffic that fusing would save."""
     cost, _ = cost_of(r.call, Conventions())
     parts = estimator.of(r, cost)
     bound, binds = _bound(cost, r.call, chip, estimator.c)
@@ -289,11 +290,12 @@ def _summary(rows: Sequence[Row], estimate: float, measured: float, noise: float
     )  # fmt: skip
 
 
-def _notes(c: Calibration, summary: Summary) -> list[str]:
+def notes(c: Calibration, loaded: float) -> list[str]:
+    """What a reader must know: another machine than the calibrated one, or one that is busy."""
     here = {"cpu": cpu_name(), "torch": torch.__version__}
-    notes = [f"calibrated with {k} {c.about.get(k, '?')}, but this is {v}" for k, v in here.items() if c.about.get(k) != v]
-    if not summary.verdict:
-        notes.append(
-            f"the machine is {summary.loaded:.0%} slower than when it was calibrated, so it is busy or another one: no verdict"
+    found = [f"calibrated with {k} {c.about.get(k, '?')}, but this is {v}" for k, v in here.items() if c.about.get(k) != v]
+    if loaded > LOADED:
+        found.append(
+            f"the machine is {loaded:.0%} slower than when it was calibrated, so it is busy or another one: no verdict"
         )
-    return notes
+    return found

@@ -2,7 +2,8 @@
 
     together("costir.measuring.collectives:measure", arguments, 2) -> what rank 0 returned
 
-A task is a function `task(arguments, say)` in a module; it runs in every process, inside the group. `say` passes progress on.
+A task is a function `task(arguments, say)` in a module; it runs in every process, inside the group. `say` passes progress on. A
+module that needs a certain backend has its name as `BACKEND`.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ def device() -> torch.device:
 
 
 @contextlib.contextmanager
-def group(init: str, rank: int, world: int) -> Iterator[None]:
-    """The process group of the backend that is there: nccl for GPUs, gloo for CPUs."""
+def group(init: str, rank: int, world: int, backend: str = "") -> Iterator[None]:
+    """The process group of a backend, or of the one that is there: nccl for GPUs, gloo for CPUs."""
     here = device()
     if here.type == "cuda":
         torch.cuda.set_device(here)
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo", init, WAITS, rank=rank, world_size=world)
+    backend = backend or ("nccl" if here.type == "cuda" else "gloo")
+    dist.init_process_group(backend, init, WAITS, rank=rank, world_size=world)
     try:
         yield
     finally:
@@ -188,8 +190,9 @@ def _main(folder: Path, rank: int, processes: int, parent: int) -> int:
             print(f"{share:.4f} {what}", file=lines, flush=True)
 
     try:
-        with group(f"file://{folder}/rendezvous", rank, processes):
-            found = getattr(importlib.import_module(module), name)(arguments, say)
+        tasks = importlib.import_module(module)
+        with group(f"file://{folder}/rendezvous", rank, processes, getattr(tasks, "BACKEND", "")):
+            found = getattr(tasks, name)(arguments, say)
     except CostirError as error:
         return _raised(folder, rank, error.message, error.hint)
     except Exception as error:

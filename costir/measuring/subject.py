@@ -16,7 +16,7 @@ from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
 from costir.tracing.paths import paths
-from costir.tracing.recorder import RawTensor, Recorder, Scope
+from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
 BLOCK = 16  # bits: memory is followed in blocks of 64 kB
 
@@ -58,7 +58,7 @@ class Subject:
     phase: str
     module: nn.Module
     step: Callable[[], Any]
-    record: Callable[[], list[Recorded]]
+    record: Callable[..., list[Recorded]]
     modules: int
     leaves: int
 
@@ -146,9 +146,12 @@ class _Runs:
             handle.remove()
         return calls
 
-    def record(self) -> list[Recorded]:
-        """One step, written down operator by operator; and once more, to see where its memory lies when nobody holds it."""
-        kept, free = self._recorded(_RealRecorder), self._recorded(_FreeRecorder)
+    def record(self, world: Any = None) -> list[Recorded]:
+        """One step, written down operator by operator; and once more, to see where its memory lies when nobody holds it.
+
+        `world` is the mesh of processes that it runs on, None for this one alone.
+        """
+        kept, free = self._recorded(_RealRecorder, world), self._recorded(_FreeRecorder, world)
         if len(kept.events) != len(free.events):
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
         far, since = _distances([e.op for e in free.events], free.spans)
@@ -159,12 +162,13 @@ class _Runs:
             out.append(Recorded(call, strides, tuple(reads), tuple(writes), tracked, back))
         return out
 
-    def _recorded(self, kind: Callable[[Scope], _RealRecorder]) -> _RealRecorder:
+    def _recorded(self, kind: Callable[[Scope], _RealRecorder], world: Any) -> _RealRecorder:
         scope = Scope()
         recorder = kind(scope)
+        recorder.world = world
         for role, tensors in (("weight", self.module.parameters()), ("buffer", self.module.buffers()),
                               ("input", tree_leaves((self.args, self.kwargs)))):  # fmt: skip
-            for t in tensors:
+            for t in map(own_part, tensors):
                 if isinstance(t, torch.Tensor):
                     recorder.roles.setdefault(t.untyped_storage()._cdata, role)
         recorder.recording = True

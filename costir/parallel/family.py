@@ -40,14 +40,7 @@ class _Maker:
         own = {n: v for n, v in sizes.items() if n not in self.plan.mesh}
         if self.world is None:
             return self.family.build(**own)
-        for axis in self.plan.batch_axes:
-            if own[self.batch] % sizes[axis]:
-                count, have = int(sizes[axis]), int(own[self.batch])
-                raise UnevenError(
-                    f"shards would be uneven: {count} devices along {axis} do not divide the batch, {self.batch} = {have}",
-                    f"choose a multiple: --size {self.batch}={count}",
-                )
-            own[self.batch] = own[self.batch] // sizes[axis]
+        own = local_sizes(self.family, self.plan, {**sizes})
         module, args, kwargs = self.family.build(**own)
         if not all(isinstance(p, FakeTensor) for p in module.parameters()):
             raise LoadError(
@@ -55,6 +48,29 @@ class _Maker:
                 "give a file, or a function build(**sizes) that makes it afresh",
             )
         return Built(wrap(module, self.plan, self.world, self.styles), args, kwargs)
+
+
+def local_sizes(family: Family, plan: Plan, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that one device builds the model with: its part of the batch.
+
+    Args:
+        family, plan: what is divided.
+        sizes: of the whole model; devices along each axis, where they differ from the plan's.
+
+    Raises:
+        UnevenError: the devices do not divide the batch.
+    """
+    own, batch = {n: v for n, v in sizes.items() if n not in plan.mesh}, _batch(family, plan)
+    for axis in plan.batch_axes:
+        count = sizes.get(axis, plan.mesh[axis])
+        if own[batch] % count:
+            raise UnevenError(
+                f"shards would be uneven: {int(count)} devices along {axis} do not divide the batch, "
+                f"{batch} = {int(own[batch])}",
+                f"choose a multiple: --size {batch}={int(count)}",
+            )
+        own[batch] = own[batch] // count
+    return own
 
 
 def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -121,14 +124,19 @@ MESHES = ({"X": 4, "Y": 2}, {"X": 2, "Y": 4}, {"X": 3, "Y": 8})
 
 
 def mlp_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
+    with fake_group(math.prod(mesh.values())):
+        return mlp_log(mesh, way, sizes)
+
+
+def mlp_log(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
+    """What an MLP sends in the process group that there is."""
     from costir.load.user_file import import_file
 
     file = import_file(EXAMPLES / "mlp.py")
     parts = math.prod(mesh[a] for s, a in _parts(way) if s in ("dp", "fsdp"))
-    with fake_group(math.prod(mesh.values())):
-        wrap = _ddp if way == "dp=X" else lambda m, axes: parallel(m, axes, MLP, (), *_axes(way))
-        x = torch.zeros(sizes["B"] // parts, sizes["D"])
-        return heard(file.MLP(sizes["D"], sizes["F"]), wrap, mesh, {"x": x}, file.loss)
+    wrap = _ddp if way == "dp=X" else lambda m, axes: parallel(m, axes, MLP, (), *_axes(way))
+    x = torch.zeros(sizes["B"] // parts, sizes["D"])
+    return heard(file.MLP(sizes["D"], sizes["F"]), wrap, mesh, {"x": x}, file.loss)
 
 
 def gpt_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
@@ -165,6 +173,8 @@ def _ddp(module: Any, axes: dict[str, Any]) -> Any:
 
     now.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     ddp = torch.nn.parallel.DistributedDataParallel(module, process_group=axes["X"].get_group(), init_sync=False)
+    if dist.get_backend() != "fake":
+        return ddp
     ddp.register_comm_hook(axes["X"].get_group(), now)
     return ddp
 
@@ -233,3 +243,18 @@ def test_a_group_that_is_gone_leaves_nothing_behind() -> None:
     assert not dist.is_initialized()
     costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 2}, parallel="tp=X")
     assert not dist.is_initialized()
+
+
+def test_two_processes_send_over_gloo_what_is_said(tmp_path: Path) -> None:
+    import gloo_pair
+
+    command = [sys.executable, gloo_pair.__file__, str(tmp_path / "store"), str(tmp_path / "found")]
+    subprocess.run(command, check=True, timeout=300)
+    logs = json.loads((tmp_path / "found").read_text())
+    for way in gloo_pair.WAYS:
+        want = {tuple(row[:3]): row[3:] for row in logs[way]}
+        analysis = costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 2}, parallel=way, phase="backward")
+        have = said(analysis, X=2, **gloo_pair.SIZES)
+        if way == "dp=X":
+            want, have = ({k: v[1] for k, v in log.items()} for log in (want, have))
+        assert have == want

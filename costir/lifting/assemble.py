@@ -167,7 +167,8 @@ def _nearby(run: Run, name: str, value: int) -> int:
 def _fitter(run: Run, checked: Sequence[Trace], names: Sequence[str]) -> Fitter:
     periods = {n: (run.depth.prefix, run.depth.period) for n in run.depth.names if n in names}
     steps = [t.steps for t in checked]
-    return Fitter([t.sizes for t in checked], names, derived(steps), periods, divisors_used(steps))
+    return Fitter([t.sizes for t in checked], names, derived(steps), periods, divisors_used(steps),
+                  run.family.axes)  # fmt: skip
 
 
 def _stated(run: Run, names: Sequence[str], pinned: Mapping[str, str]) -> list[Constraint]:

@@ -43,6 +43,7 @@ class Fitter:
         steps: arithmetic that the program did on its sizes, by the vector of its results.
         periods: of layers that repeat: sizes to (prefix, period).
         divisors: numbers that the program divides sizes by.
+        axes: the sizes that are numbers of devices: anything may be divided by these.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class Fitter:
         steps: Mapping[Vector, Sequence[Derived]] | None = None,
         periods: Mapping[str, tuple[int, int]] | None = None,
         divisors: frozenset[int] = frozenset(),
+        axes: Sequence[str] = (),
     ) -> None:
         self.points = points
         self.names = list(names)
         self.steps = steps or {}
         self.periods = periods or {}
         self.divisors = divisors
+        self.axes = axes
         self._stepped: dict[Vector, Expr | None] = {}
         self.guessed = False  # some number was found by a guess, not by a rule
         self._sums: list[tuple[Expr, Vector]] | None = None
@@ -151,7 +154,7 @@ class Fitter:
             return None
         e = sp.Mul(*(size(n) ** k for n, k in zip(self.names, exponents, strict=True)))
         c = sp.Rational(vector[0]) / e.xreplace({size(n): Integer(self.points[0][n]) for n in self.names})
-        if not _natural(c, exponents):
+        if not _natural(c, [k for n, k in zip(self.names, exponents, strict=True) if n not in self.axes]):
             return None
         result = c * e
         return result if self.fits(result, vector) else None

@@ -17,7 +17,7 @@ STRATEGIES = {
     "hsdp": ("fsdp within the second axis, copies along the first (fully_shard on a mesh of two axes)", 2),
     "tp": ("matrices are divided by the model's plan (parallelize_module)", 1),
     "sp": ("tp, and between the matrices the sequence is divided", 1),
-    "ep": ("experts are divided (the model's own plan)", 1),
+    "ep": ("each device has whole experts; the other matrices as by tp (transformers models)", 1),
     "data": ("only the batch is divided: for plans of your own that do the rest", 1),
 }
 DATA = ("dp", "fsdp", "hsdp", "data")  # strategies that divide the batch
@@ -142,7 +142,7 @@ def _check_axes(parts: list[Part], mesh: Mapping[str, int], own: bool) -> None:
             if a in used:
                 raise SizeError(f"the axis {a} is used twice, by {used[a]} and {p}", "give each strategy an axis of its own")
             used[a] = p
-    for group in (("tp", "sp"), ("dp", "fsdp", "hsdp")):
+    for group in (("tp", "sp", "ep"), ("dp", "fsdp", "hsdp")):
         found = [p for p in parts if p.strategy in group]
         if len(found) > 1:
             raise SizeError(f"{found[0]} and {found[1]} exclude each other", f"use one of {', '.join(group)}")

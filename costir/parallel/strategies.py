@@ -109,7 +109,7 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
 def _tensors(module: nn.Module, meshes: list[Any], world: World, styles: Mapping[str, Any] | None) -> None:
     """The model's own plan: of a transformers model by its own engine, else by parallelize_module."""
     if styles is None and hasattr(module, "_resolve_parallel_plans"):
-        _transformers(module, meshes[0], "tp")
+        _transformers(module, meshes[0], experts=False)
         return
     if not styles:
         raise TraceError(
@@ -170,23 +170,35 @@ def torch_styles() -> dict[str, Callable[[], Any]]:
 def _experts(module: nn.Module, meshes: list[Any], world: World, styles: Any) -> None:
     if not hasattr(module, "_resolve_parallel_plans"):
         raise TraceError(f"{type(module).__name__} has no plan for ep", "ep is known for transformers models with experts")
-    _transformers(module, meshes[0], "ep")
+    _transformers(module, meshes[0], experts=True)
 
 
-def _transformers(module: Any, mesh: Any, what: str) -> None:
-    """A transformers model by the plan of its config."""
+def _transformers(module: Any, mesh: Any, experts: bool) -> None:
+    """A transformers model by the plans of its config, applied by its own engine; the experts whole, or each divided.
+
+    Raises:
+        TraceError: the config has no such plan.
+        UnevenError: heads of keys and values are not divided evenly.
+    """
     from transformers.distributed import DistributedConfig
     from transformers.distributed.expert_parallel import apply_expert_parallelism
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
-    count = mesh.size()
-    if what == "tp":
-        found = module._resolve_parallel_plans(DistributedConfig(tp_size=count))[0]
-    else:
-        found = module._resolve_parallel_plans(DistributedConfig(ep_size=count))[1]
-    if not found:
-        raise TraceError(f"{type(module).__name__} has no plan for {what} in its config", "choose another strategy")
-    (apply_tensor_parallelism if what == "tp" else apply_expert_parallelism)(module, mesh, found)
+    count, what = mesh.size(), "ep" if experts else "tp"
+    wanted = [s for s in ("tp", "ep") if s == "tp" or experts]
+    lacks = next((s for s in wanted if not getattr(module, f"{s}_plan", None)), "")
+    if lacks:
+        raise TraceError(f"{type(module).__name__} has no plan for {lacks} in its config", "choose another strategy")
+    heads = getattr(module.config.get_text_config(), "num_key_value_heads", None)
+    if isinstance(heads, int) and heads % count:
+        raise UnevenError(
+            f"{what} over {count} devices does not divide the {heads} heads of keys and values evenly",
+            f"{what} goes up to {heads} devices here",
+        )
+    tensors, whole, _ = module._resolve_parallel_plans(DistributedConfig(**{f"{s}_size": count for s in wanted}))
+    apply_tensor_parallelism(module, mesh, tensors)
+    if experts:
+        apply_expert_parallelism(module, mesh, mesh, whole)
 
 
 _WRAPPERS: dict[str, Callable[..., None]] = {

@@ -54,14 +54,26 @@ def _on_chip(r: Report, s: Served, found: Mapping[str, Quantity], chip: str) -> 
     latency, rate = _number(found["latency"]), _number(found["tokens_per_second"])
     what = "prefill" if r.phase == "prefill" else "step"
     yield Fact(f"{what}{chip}", f"at least {si(latency, 's')}, at most {si(rate, 'tok/s')}: weights and cache read once")
-    if found["critical"].number is not None:
-        words = "reading weights takes longer below, multiplying by them above"
-        yield Fact("critical batch" + chip, f"{s.batch} = {_plain(found['critical'])}, {words}", _formula(found["critical"]))
+    yield from _critical(s, found, chip)
     if found["fits"].number is not None and s.batch:
         fits = float(found["fits"].number or 0)
         length = f" of {s.length} = {r.sizes.get(s.length, r.fixed.get(s.length))} tokens" if s.length else ""
         words = f"{max(0, int(fits))} sequences{length} beside the weights" if fits > 0 else "not even the weights"
         yield Fact("memory holds" + chip, words, _formula(found["fits"]) if fits > 0 else None)
+
+
+def critical_facts(r: Report) -> Iterable[Fact]:
+    """The critical batch of the products with weights on each chip, where the critical size asked for is the batch."""
+    if r.served is None or r.unknown_size != r.served.batch:
+        return
+    for chip, bounds in zip(r.chips, r.served.bounds, strict=True):
+        yield from _critical(r.served, bounds, f" {chip.name}" if len(r.chips) > 1 else "")
+
+
+def _critical(s: Served, found: Mapping[str, Quantity], chip: str) -> Iterable[Fact]:
+    if found["critical"].number is not None:
+        words = "reading weights takes longer below, multiplying by them above"
+        yield Fact("critical batch" + chip, f"{s.batch} = {_plain(found['critical'])}, {words}", _formula(found["critical"]))
 
 
 def _plain(q: Quantity) -> str:

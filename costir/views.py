@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from costir import document, mesh_tables, render_data, terms
 from costir import explain as explain_
 from costir.document import change, limit_text, plain_number
+from costir.document_serving import critical_facts
 from costir.ir import Threshold, condition_text
 from costir.page import Cell, Column, Document, Entry, Fact, Table
 from costir.render import View
@@ -70,7 +71,7 @@ def _solution(r: Report) -> Document:
     head = document.head(r)
     return Document(
         f"{document.title(r)}, critical {r.unknown_size}",
-        (*head, *whole),
+        (*head, *whole, *critical_facts(r)),
         tuple(t for t in [*tables, *mesh_tables.tables(r, by_algorithm=True), *_sweep(r)] if t.lines),
         tuple(_notes(r)),
     )

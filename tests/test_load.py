@@ -292,8 +292,8 @@ def test_dimension_must_be_whole():
 def test_input_flags_and_dtypes():
     assert dataclasses.astuple(read_input("x: bf16[B, T]"))[:2] == ("x", "bfloat16")
     assert read_input("[]").dims == ()
-    assert split_dtype("bf16,weights=int4") == ("bfloat16", "int4")
-    assert split_dtype("") == ("", "")
+    assert split_dtype("bf16,weights=int4,kv=fp8") == ("bfloat16", "int4", "float8_e4m3fn")
+    assert split_dtype("") == ("", "", "")
 
 
 @pytest.mark.parametrize(

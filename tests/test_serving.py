@@ -1,9 +1,14 @@
 """Steps of serving: what they cost and what their caches take, against real runs, published numbers and counting by hand."""
 
+import csv
+import dataclasses
+import functools
 import itertools
 import json
+import random
 from pathlib import Path
 
+import jsonschema
 import pytest
 import sympy as sp
 import torch
@@ -12,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import costir
+from costir import cli
 from costir.analysis import Analysis
 from costir.cost import cost, cost_of
 from costir.errors import CostirError, LoadError, TraceError
@@ -251,6 +257,125 @@ def test_attention_over_a_cache_has_the_intensity_of_the_book():
     prefill = intensity.subs({S: q, G: 1}).subs(q, x := sp.Symbol("x"))
     ridge = sp.Rational("1.97e14") / sp.Rational("8.2e11")
     assert abs(float(sp.solve(prefill - ridge, x)[0]) - 480.5) < 0.05
+
+
+# ---------------------------------------------------------------------------------------------------------------- the book
+
+
+@pytest.fixture(scope="module")
+def toy():
+    """Grouped-query decoder with gated MLPs, one matrix for embedding and output, int8 weights and cache."""
+    return counted(traced_toy(), weights="int8", kv="int8")
+
+
+@functools.cache
+def traced_toy():
+    return costir.analyze(str(ROOT / "costir/exercises/bank/toy.py:decode"), phase="decode", dtype="bf16")
+
+
+# What "How to Scale Your Model" gives for inference, in its letters: A parameters, pb bytes of weights, kv bytes of one cache,
+# C FLOP/s and W bytes/s of all chips together. Where its editions differ, or it counts roughly, the name says what is
+# compared.
+A, PB, KV, C, W, CAPACITY = sp.symbols("A pb kv C W M", positive=True)
+BOOK = {
+    "KV cache of a sequence": 2 * S * L * K * size("H"),
+    "parameters, norms left out": L * (3 * D * F + 2 * D * size("H") * (N + K)) + V * D,
+    "least step, all parameters read (the book's)": (B * KV + PB) / W,
+    "tokens per second, all parameters read": B * W / (B * KV + PB),
+    "general step, attention by its cache": B * KV / W + sp.Max(2 * B * A / C, PB / W),
+    "sequences whose caches outweigh the weights": PB / KV,
+    "sequences that fit": (CAPACITY - PB) / KV,
+    "scores against projections": S / (2 * D),
+}
+
+
+def from_the_trace(a):
+    """The same, each put together from what was traced."""
+    c, H = a.cache, size("H")
+    # Heads as wide as the model together; what is left without heads is the MLP and the output matrix.
+    square = c.attention.subs({N: 1, H: D, K: 1}) / (c.products.subs({N: 1, H: D, K: 1}) - c.products.subs({N: 0, K: 0, H: D}))
+    return {
+        "KV cache of a sequence": c.per_sequence,
+        "parameters, norms left out": a.params,
+        "least step, all parameters read (the book's)": (c.total + a.weight_bytes) / W,
+        "tokens per second, all parameters read": B * W / (c.total + a.weight_bytes),
+        "general step, attention by its cache": c.cache_read / W + sp.Max(c.products / C, a.weight_bytes / W),
+        "sequences whose caches outweigh the weights": c.outgrows,
+        "sequences that fit": (CAPACITY - a.weight_bytes) / c.per_sequence,
+        "scores against projections": square,
+    }
+
+
+@pytest.mark.parametrize("what", BOOK)
+def test_formulas_of_the_book_come_out_of_a_traced_step(what, toy):
+    draw = random.Random(what)
+    traced = from_the_trace(toy)[what]
+    for _ in range(3):
+        point = {size(n): draw.randint(2, 5000) for n in "BSDFLNKHV"} | {x: draw.randint(1, 10**12) for x in (C, W, CAPACITY)}
+        stored = {A: toy.params.subs(point), PB: toy.weight_bytes.subs(point), KV: toy.cache.per_sequence.subs(point)}
+        assert traced.subs(point).doit() == BOOK[what].subs(stored).subs(point).doit()
+
+
+def test_numbers_of_the_book(toy):
+    """Rows of the book that are numbers, from the traced formulas at its sizes."""
+    c, H = toy.cache, size("H")
+    llama70 = {L: 80, K: 8, H: 128, D: 8192, F: 28672, N: 64}
+    assert c.per_token.subs(llama70) == 163_840
+    assert traced_toy().cache.per_sequence.subs({L: 40, K: 40, H: 128, S: 8192}) == 6_710_886_400
+    assert c.per_token.subs({L: 64, K: 8, H: 256}) == 262_144
+    untied = toy.params.subs({**llama70, V: 2 * 128256})  # the toy's one matrix of 2*V rows stands for its two of V
+    assert untied == 70_552_387_584
+    free = 8 * 16 * 10**9 - untied
+    assert round(float(free / c.per_sequence.subs({**llama70, S: 8192})), 1) == 42.8  # 43.2 in the book, from 70e9 parameters
+    step = (32 * c.per_sequence.subs({**llama70, S: 8192}) + 70 * 10**9) / (8 * sp.Rational("8.1e11"))
+    assert round(float(step) * 1e3, 1) == 17.4
+
+
+# ----------------------------------------------------------------------------------------------------------------- windows
+
+
+def test_a_window_ends_the_growth_of_the_cache(tmp_path):
+    config = {**TINY["mistral"], "sliding_window": 300, "max_position_embeddings": 1024}
+    family = load_subject(saved(tmp_path, config), phase="decode", cache="dynamic")
+    a = costir.analyze(
+        dataclasses.replace(family, sizes={"B": 2, "S": 1024}, depth=(), per_layer={}, divisible=()), phase="decode"
+    )
+    kept = {length: 2 * 2 * 2 * 8 * 4 * min(length, 299) for length in (100, 299, 300, 1000)}
+    assert {s: a.cache.per_sequence.subs(S, s) for s in kept} == kept
+    assert {s: a.cache.cache_read.subs({S: s, B: 1}) for s in (100, 1000)} == {100: kept[100], 1000: kept[299] // 299 * 300}
+    assert (a.cache.per_token.subs(S, 100), a.cache.per_token.subs(S, 1000)) == (256, 0)
+    assert [str(x) for x in a.constraints if "window" in x.source] == ["S >= 300 (a sliding window of 300)"]
+    assert a.matmul_flops.subs({B: 1, S: 100}) < a.matmul_flops.subs({B: 1, S: 300}) == a.matmul_flops.subs({B: 1, S: 1000})
+
+
+# ------------------------------------------------------------------------------------------------------------ command line
+
+
+def test_what_the_command_line_says(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    path = family_file(tmp_path, CAT)
+    assert cli.main(["analyze", path, "--phase", "decode", "--chip", "h100", "--sweep", "B=1,8"]) == 0
+    text = capsys.readouterr().out
+    assert "step: decode step" in text
+    assert "cache    counted as the program runs: it moves 371.2 kB a step, 2.96 x the 125.4 kB of --cache serving" in text
+    assert "cache per token" in text
+    assert "step >=" in text
+    assert cli.main(["analyze", path, "--phase", "decode", "--format", "json", "--chip", "h100", "--sweep", "B=1,8"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, json.loads((Path(costir.__file__).parent / "schema.json").read_text()))
+    assert data["serving"]["per_token"] == {"expr": "8*D", "value": 320}
+    assert data["serving"]["counted"] == "traced"
+    assert (
+        data["sweep"][1]["serving"]["h100_sxm"]["tokens_per_second"]
+        > data["sweep"][0]["serving"]["h100_sxm"]["tokens_per_second"]
+    )
+    assert cli.main(["analyze", path, "--phase", "decode", "--cache", "serving", "--format", "csv", "--sweep", "B=1,8"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [float(r["cache"]) for r in rows] == [8 * b * 40 * 96 for b in (1, 8)]
+    assert cli.main(["solve", path, "--phase", "decode", "--for", "B", "--chip", "h100"]) == 0
+    assert "critical batch" in capsys.readouterr().out
+    assert cli.main(["mfu", path, "--phase", "decode", "--chip", "h100", "--rate", "1tok/s"]) == 2
+    assert "invalid choice: 'decode'" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------------------ errors

@@ -42,6 +42,15 @@ TOTALS = (
     "weight_bytes",
     "intensity",
 )
+OF_CACHES = {
+    "cache_bytes": "total",
+    "cache_per_sequence": "per_sequence",
+    "cache_per_token": "per_token",
+    "weights_read": "weights",
+    "step_bytes": "step",
+    "products": "products",
+    "attention": "attention",
+}
 MOST_TERMS, MOST_DEGREE = 1000, 40  # of what is solved
 
 
@@ -131,9 +140,13 @@ def _whole(analysis: Any, name: str, q: Mapping[str, Any], folder: str) -> Expr:
         return found
     if name == "operators":
         return sym.total(n.count for n in analysis.nodes)
+    if name in OF_CACHES:
+        if analysis.cache is None:
+            raise CostirError(f"{name!r} is of a step with a cache", "add phase: decode")
+        return sym.number(getattr(analysis.cache, OF_CACHES[name]))
     word, _, unknown = name.partition(" ")
     if word not in ("critical", "limit") or not unknown:
-        raise CostirError(f"no quantity {name!r}", nearest(name, (*TOTALS, "operators", "critical B", "limit B")))
+        raise CostirError(f"no quantity {name!r}", nearest(name, (*TOTALS, *OF_CACHES, "operators", "critical B", "limit B")))
     if "chip" not in q:
         raise CostirError(f"{name!r} depends on the chip", "add chip: tpu_v5e@book")
     threshold = analysis.on(_chip(q, folder)).critical(unknown)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from costir.analysis import Analysis as Analysis
     from costir.api import analyze as analyze
     from costir.api import annotate as annotate
+    from costir.collective_report import collective as collective
     from costir.errors import CostirError as CostirError
     from costir.hardware import load_chip as load_chip
     from costir.ir import Call as Call
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Analysis": "costir.analysis", "analyze": "costir.api", "annotate": "costir.api",
+    "Analysis": "costir.analysis", "analyze": "costir.api", "annotate": "costir.api", "collective": "costir.collective_report",
     "CostirError": "costir.errors", "load_chip": "costir.hardware", "Threshold": "costir.ir",
     "rule": "costir.ops.registry", "traffic": "costir.ops.registry", "measure": "costir.measuring.api",
     "measure_on_mesh": "costir.measuring.mesh_measure",
     "Call": "costir.ir", "Cost": "costir.ir", "MFU": "costir.utilisation", "mfu": "costir.utilisation",
 }  # fmt: skip
 __all__ = [
-    "MFU", "Analysis", "Call", "Cost", "CostirError", "Threshold", "analyze", "annotate", "load_chip",
+    "MFU", "Analysis", "Call", "Cost", "CostirError", "Threshold", "analyze", "annotate", "collective", "load_chip",
     "measure", "measure_on_mesh", "mfu", "rule", "traffic",
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from costir import output
 from costir.errors import CostirError, nearest
 
 DONE, WRONG, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
-VERBS = ("analyze", "shard", "solve", "check", "mfu", "chips", "exercise", "calibrate", "measure", "demo")
+VERBS = ("analyze", "shard", "solve", "check", "mfu", "collective", "chips", "exercise", "calibrate", "measure", "demo")
 FORMATS = ("text", "markdown", "json", "csv", "latex", "html")
 
 DESCRIPTION = """\
@@ -104,7 +104,7 @@ def _devices(p: argparse.ArgumentParser) -> None:
     _links(d)
 
 
-def _links(d: Any) -> None:
+def _links(d: Any, latency: bool = True) -> None:
     d.add_argument(
         "--algorithm", metavar="NAME", default="", help="of collectives: ring, ring_two_way, line, book, tree, direct, ..."
     )
@@ -112,7 +112,8 @@ def _links(d: Any) -> None:
         "--link", metavar="X=dcn", action="append", default=[], help="the link that an axis lies on, if not the nearest"
     )
     d.add_argument("--planned", action="store_true", help="link rates that the scaling book plans with, not the data sheet's")
-    d.add_argument("--latency", action="store_true", help="add what the hops of collectives take")
+    if latency:
+        d.add_argument("--latency", action="store_true", help="add what the hops of collectives take")
 
 
 def _output(p: argparse.ArgumentParser) -> None:
@@ -170,6 +171,19 @@ def parser() -> argparse.ArgumentParser:
     m.add_argument("--time", metavar="120ms", default="", help="of one step, with the batch of --size")
     m.add_argument("--devices", metavar="N", default="1", help="chips that the job ran on (default: 1)")
     m.add_argument("--tokens", metavar="B*T", default="", help="the sizes whose product is the tokens of a step")
+    n = verbs.add_parser(
+        "collective", help="how long devices take to send each other", description=COLLECTIVE, allow_abbrev=False
+    )
+    n.add_argument("kind", metavar="KIND", help="all_gather, reduce_scatter, all_reduce, all_to_all, broadcast or permute")
+    n.add_argument("--bytes", metavar="V", required=True, help="the payload, bytes of the whole array: 1e9, 64Mi")
+    n.add_argument(
+        "--mesh", metavar="X=8", action="append", default=[], help="devices along named axes; the last are neighbours"
+    )
+    n.add_argument("--axes", metavar="X,Y", default="", help="the axes that span the group (default: all)")
+    n.add_argument("--chip", metavar="NAME", required=True, help="h100, tpu_v5e@book, my.toml")
+    n.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a chip: link.nvlink.latency=1e-6")
+    _links(n, latency=False)
+    _output(n)
     c = verbs.add_parser("chips", help="the known chips", description="The known chips, with sources.", allow_abbrev=False)
     c.add_argument("name", metavar="NAME", nargs="?")
     c.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a value")
@@ -194,6 +208,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 MFU = "What share of a chip's peak a run reached, by each convention in use: full and causal attention, 6N, and as traced."
+COLLECTIVE = "A collective on a chip's links, by each algorithm: formula, time, latency, and below which size latency rules."
 CALIBRATE = "Measure this machine in under a minute; the chip file that is written is then known as `--chip here`."
 
 DEMOS = ("matmul", "bandwidth", "fusion", "step", "width")

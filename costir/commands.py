@@ -15,6 +15,7 @@ from costir.errors import CostirError
 from costir.measured import measured
 from costir.questions import (
     axis_links,
+    byte_count,
     chip_names,
     formula_side,
     key_values,
@@ -111,6 +112,21 @@ def mfu(o: argparse.Namespace) -> int:
     with quiet(o.debug), progress("counting"):
         found = utilisation.utilisation(kept, chips, run, devices, o.tokens, fixed, assumed)
     emit(mfu_view.utilisation(found), name, o)
+    return DONE
+
+
+def collective(o: argparse.Namespace) -> int:
+    """`costir collective`: one collective on a chip's links."""
+    name = format_of(o)
+    from costir import collective_view
+    from costir.collective_report import collective as times
+    from costir.hardware import load_chip
+
+    chip = load_chip(o.chip, key_values(o.set))
+    axes = [a.strip() for a in o.axes.split(",") if a.strip()]
+    found = times(o.kind, byte_count(o.bytes), chip, mesh_axes(o.mesh), axes=axes, algorithm=o.algorithm,
+                  links=axis_links(o.link), planned=o.planned)  # fmt: skip
+    emit(collective_view.times(found), name, o)
     return DONE
 
 

@@ -174,6 +174,7 @@ def _overlay(old: Numbers, new: Numbers, links: Mapping[str, Any]) -> Numbers:
 def _by_hand(settings: Mapping[str, Any], numbers: Numbers) -> Numbers:
     """The settings, checked against the names that the chip has and the rates that any chip may have."""
     known = {*numbers, "memory.bandwidth", "memory.capacity"}
+    known |= {f"link.{n.split('.')[1]}.latency" for n in numbers if n.startswith("link.")}
     known |= {f"matrix.{k}" for k in chipfile.MATRIX} | {f"vector.{k}" for k in chipfile.VECTOR}
     out = {}
     for key, value in settings.items():

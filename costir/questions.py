@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 from costir.errors import CostirError, SizeError
-from costir.units import parse_size
+from costir.units import BINARY, DECIMAL, parse_size
 
 MOST_POINTS = 10_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,6 +52,21 @@ def mesh_axes(texts: Iterable[str]) -> dict[str, int]:
         _check_name(name, "--mesh")
         found[name] = parse_size(value, f"--mesh {name}")
     return found
+
+
+def byte_count(text: str) -> Fraction:
+    """Bytes: "1e9", "64Mi", "1GB".
+
+    Raises:
+        SizeError: where it is no number.
+    """
+    match = re.fullmatch(r"\s*([0-9][0-9_.]*(?:[eE][+-]?[0-9]{1,2})?)\s*([kKMGTP]?i?)B?\s*", text[:60])
+    try:
+        return Fraction(match[1].replace("_", "")) * (DECIMAL | BINARY)[match[2]] if match else Fraction(text[:60])
+    except (ValueError, KeyError, ZeroDivisionError):
+        raise SizeError(
+            f"--bytes {text[:40]!r} is no number of bytes", "write for example --bytes 1e9 or --bytes 64Mi"
+        ) from None
 
 
 def axis_links(texts: Iterable[str]) -> dict[str, str]:

@@ -196,6 +196,11 @@ def simplify(e: Expr) -> Expr:
     return cast(Expr, min((wide, tight), key=lambda x: len(str(x))))
 
 
+def factored(e: Expr) -> Expr:
+    """For printing: `gather`, or the product of factors where that is no longer."""
+    return cast(Expr, min((sp.factor(e), gather(e)), key=lambda x: len(str(x))))
+
+
 def gather(e: Expr) -> Expr:
     """For printing: `simplify`, or the sum with what all its terms share pulled out, whichever is shorter."""
     short = simplify(e)
@@ -349,7 +354,7 @@ def parity(n: Expr) -> Expr:
 def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[Boolean, ...]]:
     """An expression as it is around a point, without Max, Min, Piecewise and Mod, and the conditions under which it is that.
 
-    Of several that are equally large the first is taken.
+    Of several that are equally large the one with most sizes in it is taken.
     """
     conditions: list[Boolean] = []
 
@@ -371,7 +376,9 @@ def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[
         if not isinstance(x, (sp.Max, sp.Min)):
             return x.func(*args)
         larger = isinstance(x, sp.Max)
-        chosen = (max if larger else min)(args, key=lambda a: sp.sympify(a.xreplace(here_of)))
+        values = {a: sp.sympify(a.xreplace(here_of)) for a in args}
+        end = (max if larger else min)(values.values())
+        chosen = max((a for a in args if values[a] == end), key=lambda a: len(a.free_symbols))
         for other in args:
             if other != chosen and (chosen - other).free_symbols:
                 conditions.append(sp.Ge(chosen, other) if larger else sp.Le(chosen, other))

@@ -20,6 +20,7 @@ from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, 
 
 if TYPE_CHECKING:
     from costir.hardware import Chip
+    from costir.memory import Memory
     from costir.serving import Serving
 
 QUANTITIES = (
@@ -241,6 +242,23 @@ class Analysis:
         """Which dimensions are 1 (where equal ones matter: and which are equal) without a difference, as runs have shown."""
         return set()
 
+    def takes_shortcuts(self, regime: Analysis, values: Mapping[str, int]) -> bool:
+        """Whether a run at a point may do otherwise than the formulas of its regime say, as dimensions are 1 there."""
+        from costir.recount import has_shortcut, ones
+
+        return bool(ones(regime.graph, values)) or has_shortcut(regime.graph)
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What the run holds in memory: peak, parts, curve, the largest size that fits a chip; see `costir.memory`.
+
+        Raises:
+            CostirError: nothing was run (a notation string, an exported program), or no formula was found.
+        """
+        from costir.memory import memory
+
+        return memory(self)
+
     def evaluate(self, *quantities: str, **sizes: Any) -> Mapping[str, Any]:
         """Quantities at many points as numpy arrays: evaluate("flops", "bytes", B=np.arange(1, 10**6)); see `costir.evaluate`.
 
@@ -300,11 +318,12 @@ class Analysis:
 
     def broken(self, values: Mapping[str, int]) -> Constraint | None:
         """The first constraint that a point does not meet, or None."""
+        return next((c for c in self.constraints if not self.meets(c, values)), None)
+
+    def meets(self, c: Constraint, values: Mapping[str, int]) -> bool:
+        """Whether a point meets a constraint."""
         point = {size(n): Integer(v) for n, v in values.items()}
-        for c in self.constraints:
-            if sp.sympify(c.condition.xreplace(point)).doit() == sp.false:
-                return c
-        return None
+        return bool(sp.sympify(c.condition.xreplace(point)).doit() != sp.false)
 
     def keep(self, names: Iterable[str]) -> Analysis:
         """The same with numbers, those of the base, for all sizes but these.

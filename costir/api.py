@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from costir.analysis import Analysis, analysis_of
-from costir.errors import LoadError, TraceError, one_of
+from costir.errors import CostirError, LoadError, TraceError, one_of
 from costir.ir import SERVING, Conventions, Graph, Tensor, traced_phase
 from costir.load import EXPORTED, Family
 from costir.load.dtypes import split_dtype
 from costir.load.subject import by_keyword, load, texts
 from costir.mesh import check_mesh
-from costir.results import Origin
+from costir.results import Origin, is_size
 
 Phase = Literal["forward", "backward", "train", "prefill", "decode"]
 
@@ -41,6 +41,8 @@ def analyze(
     plan: Any = None,
     devices: int | None = None,
     cache_kind: str = "dynamic",
+    recompute: str = "none",
+    micro_batches: int = 1,
     **keywords: Any,
 ) -> Analysis:
     """What a model costs, in closed form.
@@ -69,6 +71,9 @@ def analyze(
         devices: how many devices the mesh must have.
         cache_kind: in the phases of serving: transformers' "dynamic" cache or its "static" one, as they run; or "serving": the
             cache is counted as serving engines use it, read once, with only what is new written.
+        recompute: what the backward pass computes again instead of keeping it: "none", "blocks" (members of lists of modules),
+            "all" (the model as one), or a pattern of module paths, "layers.*.mlp".
+        micro_batches: how many forward and backward passes, each of the base sizes, make one step; gradients are added up.
         keywords: for an `nn.Module`: its example inputs by argument name, as `inputs`.
 
     Raises:
@@ -89,11 +94,18 @@ def analyze(
         _refuse_mixed(loaded)
         if mesh and not loaded.mesh:
             raise LoadError("a mesh is for notation, Python files and configs", "leave out the mesh")
+        if recompute != "none" or micro_batches != 1:
+            raise CostirError(
+                "recompute and micro-batches need a model that is run", "give a Python file, a config or a module"
+            )
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
+        loaded = _stepped(loaded, phase, recompute, micro_batches)
         from costir.trace import named_optimizer
 
         if mesh or parallel:
+            if recompute != "none" or micro_batches != 1:
+                raise CostirError("recompute and micro-batches are of one device", "leave out the mesh, or them")
             loaded = _divided(loaded, mesh or {}, parallel, plan, devices)
         result = _of_family(loaded, phase, named_optimizer(optimizer), conventions)
     return result.keep(keep) if keep else result
@@ -108,6 +120,28 @@ def _divided(family: Family, mesh: Mapping[str, int], parallel: str, plan: Any, 
     return distributed(family, plan_of(mesh, parallel, devices), checked(plan, "plan=") if plan is not None else None)
 
 
+def _stepped(family: Family, phase: str, recompute: str, micro_batches: int) -> Family:
+    """The family with what is computed again, and how often, in a step.
+
+    Raises:
+        CostirError: where there is no backward pass for it, or no number of micro-batches.
+    """
+    if not is_size(micro_batches):
+        raise CostirError(f"micro_batches={micro_batches!r:.40} is not a whole number from 1 on", "write for example 4")
+    if traced_phase(phase) == "forward" and (recompute != "none" or micro_batches != 1):
+        what = "nothing is computed again" if recompute != "none" else "there are no micro-batches"
+        raise CostirError(f"{what} in a forward pass", "add --phase train or --phase backward")
+    notes = family.notes
+    if micro_batches > 1:
+        notes += (f"a step of {micro_batches} micro-batches: sizes, inputs and activations are those of one",)
+    if recompute != "none":
+        notes += (f"computed again in the backward pass: {_RECOMPUTED.get(recompute, f'modules {recompute}')}",)
+    return replace(family, recompute=recompute, micro_batches=int(micro_batches), notes=notes)
+
+
+_RECOMPUTED = {"blocks": "the model's blocks", "all": "the whole model"}
+
+
 def _of_family(loaded: Family, phase: str, maker: Any, conventions: Conventions) -> Analysis:
     """The analysis of what has to be traced, in all its regimes."""
     from costir.load.modes import watched
@@ -116,12 +150,16 @@ def _of_family(loaded: Family, phase: str, maker: Any, conventions: Conventions)
 
     family, in_training = watched(loaded)
     with no_collection():
-        graphs = regimes(family, traced_phase(phase), maker)
-    for graph in graphs:
-        _refuse_mixed(graph)
+        found = regimes(family, traced_phase(phase), maker)
+    for one in found:
+        _refuse_mixed(one.graph)
     said = in_training() if traced_phase(phase) == "forward" else ()
-    first, *rest = (analysis_of(replace(g, notes=(*g.notes, *said)), conventions, phase) for g in graphs)
-    return Analysis(first.costed, phase, tuple(rest), Origin(loaded, maker))
+    graphs = (replace(one.graph, notes=(*one.graph.notes, *said)) for one in found)
+    first, *rest = (
+        replace(analysis_of(g, conventions, phase), origin=Origin(loaded, maker, evidence=one.evidence))
+        for g, one in zip(graphs, found, strict=True)
+    )
+    return replace(first, others=tuple(rest))
 
 
 def annotate(graph_module: Any, names: Mapping[str, str] | None = None, **conventions: str) -> Any:

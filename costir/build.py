@@ -13,6 +13,7 @@ from costir import build_mesh, ir, solve
 from costir.build_serving import served_at, served_of
 from costir.errors import CostirError
 from costir.grouping import star_paths
+from costir.memory_view import memory_of
 from costir.network import AS_BUILT, Wiring
 from costir.report import QUANTITIES, TOTALS, ChipInfo, Point, Quantity, Report, Row, Times, plain
 from costir.roofline import Roofline, Timing, roofline
@@ -34,6 +35,8 @@ def build(
     critical: bool = False,
     wiring: Wiring = AS_BUILT,
     overlap: str = "op",
+    memory: bool = False,
+    curve: bool = False,
 ) -> Report:
     """The report of an analysis.
 
@@ -44,6 +47,7 @@ def build(
         sweep: points to evaluate the totals at; sizes that a point leaves out stay at the base.
         fixed: sizes that were put in as numbers before, for the reader to see.
         critical: solve for the critical size of the whole at every point of the sweep, too.
+        memory: what the run holds, too; always where there is a backward pass. curve: operator by operator.
         wiring: how a mesh lies on the chips' links. overlap: what the time of the whole means; see `roofline`.
 
     Raises:
@@ -51,6 +55,8 @@ def build(
         ChipError: where a chip has no rate for what the model computes in.
     """
     nodes = analysis.costed.nodes
+    followed = analysis.origin is not None and analysis.origin.evidence is not None and not analysis.graph.mesh.axes
+    memory |= curve or (followed and analysis.phase in ("backward", "train"))
     roofs = [roofline(analysis.costed, chip, wiring, overlap) for chip in chips]
     unknown = (unknown or default_unknown(analysis)) if chips else ""
     merged = _merge(nodes)
@@ -79,6 +85,7 @@ def build(
         served=served_of(analysis, chips, values.quantity),
         ways=build_mesh.ways((analysis, *_others(analysis)), chips, wiring, overlap),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
+        memory=memory_of(analysis, chips, unknown, curve) if memory else None,
     )
 
 

@@ -70,6 +70,9 @@ def _conditions(phase: str | None = "forward", default: str = "forward", serving
     if serving:
         kinds, words = ("dynamic", "static", "serving"), "cache of --phase prefill and decode, as it runs or as engines serve"
         m.add_argument("--cache", choices=kinds, default="dynamic", help=f"{words} (default: dynamic)")
+    m.add_argument("--recompute", metavar="none|blocks|all|PATH", default="none",
+                   help="modules whose forward pass runs again in the backward pass, so that less is kept")  # fmt: skip
+    m.add_argument("--micro-batches", metavar="K", default="1", help="forward and backward passes that make one step")
     s = p.add_argument_group("sizes")
     s.add_argument("--size", metavar="B=32", action="append", default=[], help="move the base point; 2k is 2048")
     s.add_argument("--keep", metavar="B,T", help="keep only these letters and put numbers for the other sizes")
@@ -145,9 +148,11 @@ def parser() -> argparse.ArgumentParser:
     a.add_argument(
         "--explain", metavar="PATH", help="one operator: formula, rule, numbers, source line; or total: term by term"
     )
-    a.add_argument("--plot", metavar="roofline[=FILE]", help="draw a roofline (svg or png)")
+    a.add_argument("--plot", metavar="roofline|memory[=FILE]", help="draw a roofline, or the memory of the run (svg or png)")
+    a.add_argument("--memory", action="store_true", help="what the run holds at its peak; always said of a training step")
     _devices(a)
     s = verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
+    s.add_argument("--fits", action="store_true", help="the largest size with which the run fits the chip's memory")
     _devices(s)
     s.add_argument("--measure", action="store_true", help="measure it on this machine, too (a calibrated --chip)")
     t = verb(

@@ -46,7 +46,7 @@ def analyze(o: argparse.Namespace) -> int:
     picture = plot_file(o.plot, o.subject) if o.plot else None
     if picture is not None:
         output.may_write(picture, o.force)
-    report = _report(o)
+    report = _report(o, memory=o.memory, curve=bool(o.plot) and o.plot.startswith("memory"))
     from costir import views
 
     view = views.explain(report, o.explain) if o.explain else views.analysis(report, brief=not o.all)
@@ -65,10 +65,10 @@ def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Sequence[F
     name = format_of(o)
     if not o.chip:
         raise CostirError("a critical size needs a chip", "add for example --chip h100; costir chips lists them")
-    report = _report(o, critical=True)
+    report = _report(o, critical=not o.fits, memory=o.fits)
     from costir import views
 
-    view = views.solution(report)
+    view = views.fits(report) if o.fits else views.solution(report)
     emit(view if more is None else views.with_facts(view, more(o)), name, o)
     return DONE
 
@@ -97,6 +97,8 @@ def mfu(o: argparse.Namespace) -> int:
     """`costir mfu`: the utilisation of a run that was measured elsewhere."""
     name = format_of(o)
     run, devices = measured(o.rate, o.time), parse_size(o.devices, "--devices")
+    if o.micro_batches != "1":
+        raise CostirError("a measured run has no --micro-batches", "give the whole batch by --size")
     if o.sweep or o.unknown:
         raise CostirError("a measured run takes neither --sweep nor --for", "--size says at which sizes it ran")
     if not o.chip:
@@ -158,6 +160,7 @@ def _analysis(o: argparse.Namespace) -> Analysis:
                 model=o.model or "", input=o.input, optimizer=o.optimizer, names=names,
                 mesh=mesh, parallel=getattr(o, "parallel", ""), devices=parse_size(count, "--devices") if count else None,
                 cache_kind=getattr(o, "cache", "dynamic"),
+                recompute=o.recompute, micro_batches=parse_size(o.micro_batches, "--micro-batches"),
             )  # fmt: skip
         except SystemExit as error:
             raise CostirError(
@@ -175,7 +178,7 @@ def _chips(o: argparse.Namespace) -> list[Any]:
     return [load_chip(n, settings) for n in names]
 
 
-def _report(o: argparse.Namespace, critical: bool = False) -> Report:
+def _report(o: argparse.Namespace, critical: bool = False, memory: bool = False, curve: bool = False) -> Report:
     sweep = sweep_points(o.sweep)
     chips = _chips(o)
     analysis = _analysis(o)
@@ -189,6 +192,7 @@ def _report(o: argparse.Namespace, critical: bool = False) -> Report:
     kept = _way(kept, chips, o)
     with progress("solving"):
         return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical,
+                     memory=memory, curve=curve,
                      wiring=wiring(o), overlap=getattr(o, "overlap", "op"))  # fmt: skip
 
 
@@ -218,9 +222,10 @@ def _kept(analysis: Analysis, o: argparse.Namespace) -> Analysis:
 
 
 def _draw(report: Report, picture: Path) -> bytes:
-    from costir.plot import picture as draw
+    from costir import memory_plot, plot
 
-    return draw(report, picture.suffix.lstrip("."))
+    kind = picture.suffix.lstrip(".")
+    return memory_plot.picture(report, kind) if report.memory and report.memory.curve else plot.picture(report, kind)
 
 
 # ---------------------------------------------------------------------------------------------------------------- output

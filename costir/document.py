@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from costir import ir
+from costir import ir, memory_view
 from costir.document_serving import cache_counted, serving_cells, serving_columns, serving_facts
 from costir.grouping import Group, combined, groups, sum_of, time_of
 from costir.page import Cell, Column, Document, Entry, Fact, Table
@@ -313,6 +313,8 @@ def _facts(r: Report) -> Iterable[Fact]:
         formula = total_formula(q)
         long = name == "intensity" and formula is not None and len(show(formula)) > LONGEST
         yield Fact(words, text, None if long else formula)
+    if r.memory is not None:
+        yield from memory_view.facts(r.memory)
     for chip in r.chips:
         yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, r.overlap))
         for threshold in chip.thresholds:

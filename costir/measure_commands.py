@@ -25,6 +25,8 @@ def measure(o: argparse.Namespace) -> int:
         raise CostirError("a model is measured on one machine", "give one --chip")
     if o.why and o.sweep:
         raise CostirError("--why looks at one point", "leave --sweep out, or move the point with --size")
+    if o.recompute != "none" or o.micro_batches != "1":
+        raise CostirError("a measured step is the model's own", "leave out --recompute and --micro-batches")
     picture = _picture(o)
     chip = load_chip(names[0], key_values(o.set))
     points = sweep_points(o.sweep) or [{}]

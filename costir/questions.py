@@ -169,18 +169,18 @@ def formula_side(text: str) -> None:
 
 
 def plot_file(text: str, subject: str) -> Path:
-    """Where to draw: "roofline", "roofline=FILE.svg".
+    """Where to draw: "roofline", "roofline=FILE.svg", "memory".
 
     Raises:
         CostirError: for another plot or another kind of file.
     """
     kind, _, name = text.partition("=")
-    if kind != "roofline":
-        raise CostirError(f"no plot {kind[:40]!r}", "write --plot roofline or --plot roofline=FILE.svg")
+    if kind not in ("roofline", "memory"):
+        raise CostirError(f"no plot {kind[:40]!r}", "write --plot roofline, --plot memory or --plot roofline=FILE.svg")
     if name and Path(name).suffix.lower() not in (".svg", ".png"):
         raise CostirError(f"a plot cannot be written to {name[:80]!r}", "give a file that ends in .svg or .png")
     if name:
         return Path(name)
     file = re.fullmatch(r"(.*)\.(?:py|json|pt2)(?::\w+)?", subject)
     stem = Path(file[1] if file else subject).name if "[" not in subject else subject
-    return Path(f"{re.sub(r'[^A-Za-z0-9_-]+', '_', stem).strip('_')[:40] or 'costir'}.roofline.svg")
+    return Path(f"{re.sub(r'[^A-Za-z0-9_-]+', '_', stem).strip('_')[:40] or 'costir'}.{kind}.svg")

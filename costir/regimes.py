@@ -35,44 +35,49 @@ class Side(NamedTuple):
     beyond: Constraint | None = None
 
 
-def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> list[Graph]:
-    """The graph at the base sizes, then the graphs of other regimes that could be found and lifted.
+def regimes(family: Family, phase: str = "forward", optimizer: Any = None) -> list[Lifted]:
+    """The graph at the base sizes, then the graphs of other regimes that could be found and lifted, with their traces.
 
     Raises:
         CostirError: where the base regime cannot be analysed.
     """
     base = confirmed(lift(family, phase, optimizer))
     found = [base]
-    if len(base.calls) > _CALLS or family.axes:
+    if len(base.graph.calls) > _CALLS or family.axes:
         return found
     seen: set[str] = set()
     attempts = 0
-    for graph in found:  # grows while it is walked
+    for graph in (one.graph for one in found):  # grows while it is walked
         for branch in [c for c in graph.constraints if c.branch and str(c.condition) not in seen]:
             seen.add(str(branch.condition))
             for side in _other_sides(branch, graph, family.sizes):
                 if attempts >= _ATTEMPTS or len(found) > _MOST:
                     return found
-                if any(_covers(g, side.point) for g in found):
+                if any(_covers(one.graph, side.point) for one in found):
                     continue
                 attempts += 1
                 other = _lifted(family, _beyond(branch, side), phase, optimizer)
                 if other is not None:
-                    found.append(dataclasses.replace(other, sizes=base.sizes))
+                    found.append(_with(other, sizes=base.graph.sizes))
                     if not side.pins:
                         break
     return found
 
 
-def _lifted(family: Family, side: Side, phase: str, optimizer: Any) -> Graph | None:
+def _lifted(family: Family, side: Side, phase: str, optimizer: Any) -> Lifted | None:
     """The graph of a regime, or None where it cannot be analysed: that side stays outside the range of the formulas."""
     try:
-        graph = confirmed(lift(dataclasses.replace(family, sizes=side.point), phase, optimizer, side.pins, side.ties))
+        other = confirmed(lift(dataclasses.replace(family, sizes=side.point), phase, optimizer, side.pins, side.ties))
     except CostirError:
         return None
     if side.beyond is not None:
-        graph = dataclasses.replace(graph, constraints=tuple(without_implied([*graph.constraints, side.beyond])))
-    return graph if _covers(graph, side.point) else None
+        other = _with(other, constraints=tuple(without_implied([*other.graph.constraints, side.beyond])))
+    return other if _covers(other.graph, side.point) else None
+
+
+def _with(lifted: Lifted, **changes: Any) -> Lifted:
+    """The same with other attributes of the graph."""
+    return dataclasses.replace(lifted, graph=dataclasses.replace(lifted.graph, **changes))
 
 
 def _beyond(branch: Constraint, side: Side) -> Side:
@@ -141,8 +146,8 @@ def _crosses(condition: Any, others: Iterable[Any], point: Mapping[str, int]) ->
     return condition.xreplace(values) == sp.false and all(o.xreplace(values) != sp.false for o in others)
 
 
-def confirmed(lifted: Lifted) -> Graph:
-    """The graph, once its contractions cost at the base what the base run itself costs.
+def confirmed(lifted: Lifted) -> Lifted:
+    """What was lifted, once its contractions cost at the base what the base run itself costs.
 
     At sizes of 1 programs take shortcuts (a copy less, a mask less). Where these change no contraction, the formulas are
     kept as they are for sizes from 2 on, and the difference in bytes at the base is noted.
@@ -151,7 +156,7 @@ def confirmed(lifted: Lifted) -> Graph:
         LiftError: where the contractions differ.
     """
     if not lifted.witness:
-        return lifted.graph
+        return lifted
     point = {size(n): Integer(v) for n, v in lifted.point.items()}
     seen = _sums([Node(c, *cost_of(c)) for c in (concrete(e) for e in lifted.witness)], {})
     said = _sums(cost(lifted.graph).nodes, point)
@@ -162,9 +167,9 @@ def confirmed(lifted: Lifted) -> Graph:
             "choose base sizes of 2 or more",
         )
     if seen[1] == said[1]:
-        return lifted.graph
+        return lifted
     note = f"at {ones} {SHORTCUT}: {float(seen[1] / said[1] - 1):+.1%} bytes; the formulas are those for 2 and more"
-    return dataclasses.replace(lifted.graph, notes=(*lifted.graph.notes, note))
+    return _with(lifted, notes=(*lifted.graph.notes, note))
 
 
 def _sums(nodes: Iterable[Node], point: Mapping[Symbol, Expr]) -> tuple[Expr, Expr]:

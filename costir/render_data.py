@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import costir
-from costir import ir
+from costir import ir, memory_view
 from costir.document import row_change
 from costir.render import SCHEMA
 from costir.report import QUANTITIES, ByAlgorithm, ChipInfo, Point, Quantity, Report, Row, Served, Times, Way, plain
@@ -38,6 +38,8 @@ def as_dict(r: Report) -> dict[str, Any]:
         out |= {"algorithms": [_algorithm(a) for a in r.algorithms]} if r.algorithms else {}
     if r.chips:
         out["chips"] = [_chip(c, r) for c in r.chips]
+    if r.memory is not None:
+        out["memory"] = memory_view.data(r.memory)
     if r.sweep:
         out["sweep"] = [_point(p, r) for p in r.sweep]
     if r.served is not None:

@@ -196,6 +196,54 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class Fit:
+    """The largest value of a size with which a run fits a chip.
+
+    Attributes:
+        unknown: the size.
+        chip: the chip.
+        capacity: its memory, bytes.
+        needed: what the run holds at its peak at the base sizes, bytes.
+        value: the largest value, the other sizes as they are; 0 where not even 1 fits, None where any does.
+        formula: `value` before it is rounded down, in the sizes; None where it is no quotient of polynomials.
+        within: the condition beyond which the formulas do not hold, where that and not the memory ends it, else "".
+    """
+
+    unknown: str
+    chip: str
+    capacity: int
+    needed: int
+    value: int | None
+    formula: Expr | None = None
+    within: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a run holds at its peak.
+
+    Attributes:
+        peak: bytes; the formula holds wherever no other moment holds more.
+        where: the operator that runs then, in words.
+        parts: by their names.
+        others: the moments that are the peak at other sizes, in words, with their bytes.
+        fits: per chip of known memory, the largest value of a size.
+        curve: what is held operator by operator, where it was asked for: phase, path and operator, bytes by part.
+        note: what a run at the base sizes holds otherwise, and from how many layers on the formulas hold, else "".
+        problem: why nothing is known, else "".
+    """
+
+    peak: Quantity
+    where: str = ""
+    parts: Mapping[str, Quantity] = field(default_factory=dict)
+    others: tuple[tuple[str, Quantity], ...] = ()
+    fits: tuple[Fit, ...] = ()
+    curve: tuple[tuple[str, str, str, Mapping[str, int]], ...] = ()
+    note: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that a reader of an analysis sees.
 
@@ -214,6 +262,7 @@ class Report:
         served: of a step of serving, what its cache takes and what bounds it; else None.
         ways: on a mesh, the ways to compute this, the one of the report first; empty where there is one.
         algorithms: what collectives take by each algorithm that the links allow.
+        memory: what the run holds; None where it was not asked for.
     """
 
     subject: str
@@ -236,6 +285,7 @@ class Report:
     overlap: str = "op"
     ways: tuple[Way, ...] = ()
     algorithms: tuple[ByAlgorithm, ...] = ()
+    memory: Memory | None = None
 
     @property
     def communicates(self) -> bool:

@@ -158,12 +158,14 @@ class Origin:
         optimizer: makes the optimizer from the parameters, for the train phase.
         names: new names of a program's symbols.
         fixed: sizes that are numbers in the analysis.
+        evidence: the traces that the formulas come from; None where there are none.
     """
 
     subject: Any
     optimizer: Any = None
     names: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
+    evidence: Any = field(default=None, compare=False, repr=False)
 
 
 def is_size(v: Any) -> bool:

@@ -27,10 +27,12 @@ from costir.tracing import caches
 from costir.tracing.borrowed import borrowed
 from costir.tracing.dims import Dim
 from costir.tracing.frames import is_library_file, is_user_file
+from costir.tracing.lifetimes import NOTHING_KNOWN, Lives
 from costir.tracing.masks import known_values
 from costir.tracing.notes import Escape, Guard, Step, watch
 from costir.tracing.patches import patched_torch
 from costir.tracing.paths import paths
+from costir.tracing.recompute import recomputing
 from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope, own_part
 from costir.tracing.values import Values
 
@@ -59,6 +61,7 @@ class Trace:
         outputs: what the caller gets: results of the forward pass, or the loss and the gradients; after an optimizer's step
             nothing but the loss, since all else is written in place.
         cache: the tensors of the cache after the run.
+        lives: when each memory was freed, and what it held.
     """
 
     sizes: Mapping[str, int]
@@ -72,6 +75,7 @@ class Trace:
     memories: tuple[int, ...] = ()
     outputs: tuple[RawTensor, ...] = ()
     cache: tuple[RawWeight, ...] = ()
+    lives: Lives = NOTHING_KNOWN
 
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -184,8 +188,9 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
                 held = cache.after(guards) if cache is not None else []
     events = cache.events if cache is not None else recorder.events
     routing = tuple(recorder.routing) if recorder.routed else ()
+    memories, lives = tuple(recorder.lifetimes.sizes), recorder.lifetimes.lives(recorder.roles)
     return Trace(dict(sizes), tuple(events), weights, tuple(guards), tuple(recorder.notes), routing, tuple(steps),
-                 tuple(escapes), tuple(recorder.sizes), outputs, tuple([RawWeight(*h) for h in held]))  # fmt: skip
+                 tuple(escapes), memories, outputs, tuple([RawWeight(*h) for h in held]), lives)  # fmt: skip
 
 
 def _fill(cache: caches.Followed, sizes: Mapping[str, int], guards: dict[Guard, None]) -> None:
@@ -198,36 +203,56 @@ def _fill(cache: caches.Followed, sizes: Mapping[str, int], guards: dict[Guard, 
         raise _failed("the pass that fills the cache", error, sizes) from error
 
 
+_DOING = {"": "making the optimizer", "forward": "the forward pass", "backward": "the backward pass",
+          "optimizer": "the optimizer's step"}  # fmt: skip
+
+
 def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, sizes: Mapping[str, int],
                 phase: str, optimizer: Optimizer | None) -> list[torch.Tensor]:  # fmt: skip
     """Run, and return what the caller gets: see `Trace.outputs`."""
     scope = recorder.scope
-    what = "making the optimizer"
+    scope.phase = ""
     try:
         stepper = stepper_of(optimizer or family.optimizer or OPTIMIZERS["adamw"], module) if phase == "train" else None
         for path, m in module.named_modules():
             for site, p in enumerate(m._parameters.values()):
                 scope.owners.setdefault(id(p), (path, "", -1 - site))
         recorder.recording = True
-        with torch.set_grad_enabled(phase != "forward"), paths(module, scope):
-            what = "the forward pass"
-            out = module(*args, **kwargs)
+        with torch.set_grad_enabled(phase != "forward"), paths(module, scope), recomputing(module, family.recompute):
+            results = _micro_batch(recorder, family, module, args, kwargs, phase)
+            if family.micro_batches > 1 and phase != "forward":
+                recorder.lifetimes.second, scope.times = len(recorder.events), family.micro_batches - 1
+                results = _micro_batch(recorder, family, module, args, kwargs, phase)
+                scope.times = 1
             if phase == "forward":
-                return _outputs(out)
-            loss = loss_of(family, out, recorder.notes)
-            what, scope.phase = "the backward pass", "backward"
-            loss.backward()
+                return results
+            _mark(recorder, "grad", [own_part(p.grad) for p in module.parameters()])
             if stepper is not None:
-                what, scope.phase, scope.path = "the optimizer's step", "optimizer", "optimizer"
+                scope.phase, scope.path = "optimizer", "optimizer"
                 _steady(recorder, stepper)
                 stepper.step()
-                return [loss]
+                return results
             leaves = [t for t in (*module.parameters(), *_outputs((args, kwargs))) if t.is_leaf and t.grad is not None]
-            return [loss, *(t.grad for t in leaves if t.grad is not None)]
+            return [*results, *(t.grad for t in leaves if t.grad is not None)]
     except CostirError:
         raise
     except Exception as error:
-        raise _failed(what, error, sizes) from error
+        raise _failed(_DOING[scope.phase], error, sizes) from error
+
+
+def _micro_batch(
+    recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, phase: str
+) -> list[torch.Tensor]:
+    """Forward, and backward where asked for: the results, or the loss. The output is held until then, as by a variable."""
+    scope = recorder.scope
+    scope.phase = "forward"
+    out = module(*args, **kwargs)
+    if phase == "forward":
+        return _outputs(out)
+    loss = loss_of(family, out, recorder.notes)
+    scope.phase = "backward"
+    loss.backward()
+    return [loss]
 
 
 def stepper_of(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
@@ -244,7 +269,6 @@ def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
     So the step that is recorded is one like most: no states to make, no warm-up of the method itself left.
     """
     trained = [p for group in stepper.param_groups for p in group["params"]]
-    _mark(recorder, "grad", [own_part(p.grad) for p in trained])
     recorder.recording = False
     stepper.step()
     for state in stepper.state.values():
@@ -254,12 +278,15 @@ def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
         elif type(steps) is int:
             state["step"] = _STEPS
     recorder.recording = True
-    _mark(recorder, "state", map(own_part, tree_leaves([dict(s) for s in stepper.state.values()])))
     for p in trained:
-        number = recorder.scope.owners.get(id(p), ("", "", 0))
-        for t in map(own_part, (p, p.grad, *tree_leaves(dict(stepper.state.get(p, {}))))):
+        kind = _kind(*recorder.scope.owners.get(id(p), ("", "", 0)))
+        state = [own_part(t) for t in tree_leaves(dict(stepper.state.get(p, {})))]
+        for i, t in enumerate(state):
+            _mark(recorder, "state", [t], f"{kind} {i}")  # one by one, as their names tell them apart
+        for t in (own_part(p), own_part(p.grad), *state):
             if isinstance(t, torch.Tensor) and t.layout is torch.strided:
-                recorder.steps_for[t.untyped_storage()._cdata] = _kind(*number)
+                recorder.steps_for[t.untyped_storage()._cdata] = kind
+    _mark(recorder, "state", map(own_part, tree_leaves([dict(s) for s in stepper.state.values()])))
 
 
 def _kind(path: str, _: str, number: int) -> int:
@@ -267,11 +294,14 @@ def _kind(path: str, _: str, number: int) -> int:
     return zlib.crc32(f"{re.sub(r'[0-9]+', '*', path)} {number}".encode())
 
 
-def _mark(recorder: Recorder, role: str, found: Iterable[Any]) -> None:
-    """Say what memory holds, where it holds nothing else."""
+def _mark(recorder: Recorder, role: str, found: Iterable[Any], name: str = "") -> None:
+    """Say what memory holds, where it holds nothing else; names say what is alike in repeated blocks."""
     for t in found:
         if isinstance(t, torch.Tensor) and t.layout is torch.strided:
-            recorder.roles.setdefault(t.untyped_storage()._cdata, role)
+            memory = t.untyped_storage()
+            number = recorder.lifetimes.number(memory)
+            recorder.lifetimes.names.setdefault(number, name)
+            recorder.roles.setdefault(memory._cdata, role)
 
 
 def loss_of(family: Family, out: Any, notes: dict[str, None] | None = None) -> torch.Tensor:
@@ -322,11 +352,9 @@ def _register(recorder: Recorder, module: nn.Module, inputs: Any) -> tuple[RawWe
             weights.append(RawWeight(path, recorder.describe(t)._replace(role=role)))
             if role == "weight":
                 data.append(t)
-    for t in tree_leaves(inputs):
-        if isinstance(t, torch.Tensor):
-            if t.layout is torch.strided:
-                recorder.roles.setdefault(t.untyped_storage()._cdata, "input")
-            data.append(t)
+    given = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    _mark(recorder, "input", given)
+    data += given
     if recorder.values is not None:
         recorder.values.forget_data(data)
     return tuple(weights)
@@ -391,7 +419,7 @@ def record_calls(function: Callable[..., Any], *args: Any, backward: bool = Fals
 def concrete(event: Event) -> Call:
     """An event as a `Call` whose sizes are numbers."""
     return Call(event.op, {k: _concrete(v) for k, v in event.args}, tuple(_concrete(o) for o in event.outputs),
-                event.path, event.source, event.phase)  # type: ignore[arg-type]  # fmt: skip
+                event.path, event.source, event.phase, Integer(event.times))  # type: ignore[arg-type]  # fmt: skip
 
 
 def _concrete(x: Any) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from costir import document, mesh_tables, render_data, terms
+from costir import document, memory_view, mesh_tables, render_data, terms
 from costir import explain as explain_
 from costir.document import change, limit_text, plain_number
 from costir.document_serving import critical_facts
+from costir.errors import ChipError, CostirError
 from costir.ir import Threshold, condition_text
 from costir.page import Cell, Column, Document, Entry, Fact, Table
 from costir.render import View
@@ -56,6 +57,24 @@ def explain(r: Report, pattern: str) -> View:
 def solution(r: Report) -> View:
     """The critical sizes: of the whole, then of each operator that contracts."""
     return View(lambda: _solution(r), lambda: render_data.as_dict(r), lambda: _solution_rows(r))
+
+
+def fits(r: Report) -> View:
+    """The largest size with which the run fits each chip.
+
+    Raises:
+        CostirError: where its memory is not known, or the chip's.
+    """
+    m = r.memory
+    if m is None or m.problem:
+        raise CostirError(f"what fits is not known: {m.problem if m else 'no memory was followed'}", "see costir analyze")
+    if not m.fits:
+        raise ChipError(f"how much memory {r.chips[0].name} has is not known", "add --set memory.capacity=80e9")
+    data = memory_view.data(m)["fits"]
+    facts = [f for f in memory_view.facts(m) if not f.label.startswith("fits")]
+    title = f"{document.title(r)}, largest {m.fits[0].unknown} that fits"
+    doc = lambda: Document(title, document.head(r), (memory_view.fits_table(m.fits),), (*facts, *_notes(r)))
+    return View(doc, lambda: render_data.as_dict(r), lambda: [list(data[0]), *(list(d.values()) for d in data)])
 
 
 def with_facts(view: View, facts: Sequence[Fact]) -> View:

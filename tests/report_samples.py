@@ -30,6 +30,7 @@ class Sample:
     constraints: tuple[ir.Constraint, ...] = ()
     others: tuple[Sample, ...] = ()
     cache: None = None
+    origin: None = None
     symbols: Mapping[str, sp.Symbol] = field(default_factory=lambda: {n: size(n) for n in SIZES})
 
     @property

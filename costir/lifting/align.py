@@ -40,6 +40,7 @@ class Key:
     source: str
     site: int
     skeleton: Hashable  # arguments and outputs with whole numbers and memory layout left out
+    times: int = 1
 
     def __hash__(self) -> int:
         return hash((self.path, self.op, self.source, self.skeleton))
@@ -107,7 +108,7 @@ def _occurrence(event: Event, intern: Any, unequal: frozenset[Site]) -> Occurren
     event = _compact(event, unequal)
     arguments = [(k, float if k in _FACTORS and isinstance(v, float) else _strip(v, ints, layout)) for k, v in event.args]
     skeleton = (tuple(arguments), tuple([_strip(o, ints, layout) for o in event.outputs]))
-    key = intern(Key(event.phase, fold_path(event.path), event.op, event.source, event.site, skeleton))
+    key = intern(Key(event.phase, fold_path(event.path), event.op, event.source, event.site, skeleton, event.times))
     first: dict[int, int] = {}
     return Occurrence(key, tuple(ints), event.path, tuple([(e, first.setdefault(r, len(first))) for e, r in layout]), event)
 

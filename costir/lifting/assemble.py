@@ -16,6 +16,7 @@ from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter, UnsureError
 from costir.lifting.guards import conditions, conflicts, roundings
 from costir.lifting.implied import is_divisibility, plain_calls, without_implied
+from costir.lifting.peaks import Evidence
 from costir.lifting.points import Point, telling
 from costir.lifting.steps import derived, divisors_used
 from costir.lifting.stuck import Run
@@ -35,12 +36,14 @@ class Lifted:
         witness: the calls of the base trace with concrete sizes; empty where they took part in the fit.
         point: the sizes of the witness (fewer layers than the base where layers repeat).
         guessed: some numbers were found by trying forms, not by what an operator or the program does.
+        evidence: the traces, for what else is asked of them; None where there is none.
     """
 
     graph: Graph
     witness: tuple[Event, ...] = ()
     point: Mapping[str, int] = dataclasses.field(default_factory=dict)
     guessed: bool = False
+    evidence: Evidence | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 def told_apart(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str]) -> Lifted:
@@ -95,7 +98,10 @@ def assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinne
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes),
                   Mesh.of(run.family.axes), cache=cache)  # fmt: skip
     guessed = fitter is not None and fitter.guessed
-    return Lifted(graph, guessed=guessed) if base in checked else Lifted(graph, base.events, base.sizes, guessed)
+    depths = tuple(n for n in run.depth.names if n in names)
+    evidence = Evidence(tuple(checked), fitter, depths, run.depth.prefix + run.depth.period, base)
+    witness = (base.events, base.sizes) if base not in checked else ((), {})
+    return Lifted(graph, *witness, guessed, evidence)
 
 
 def _refuse_digits(traces: Sequence[Trace], fitter: Fitter) -> None:

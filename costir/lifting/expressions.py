@@ -44,7 +44,7 @@ class Lifter:
             self.rows.update(
                 d for o in outputs for d in o.shape if not d.is_Integer and any(not f.is_integer for f in sp.Add.make_args(d))
             )
-        count = self._sure(item.counts, item)
+        count = self._sure(item.counts, item) * item.key.times
         rounds = self._sure([v[-1] for v in item.ints], item) if item.ramp else None
         call = Call(item.event.op, args, outputs, item.path, item.event.source, item.event.phase, count, rounds)  # type: ignore[arg-type]
         for c in asked(call):

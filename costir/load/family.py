@@ -62,6 +62,9 @@ class Family:
         scaled: sizes that are probed at multiples of all axes, so that devices divide them evenly.
         world: `world(sizes)` is the mesh that a member runs on, open for the length of a `with`; None for one device.
         cache: how the step uses a cache, in the phases "prefill" and "decode"; else None.
+        recompute: what is computed again in the backward pass instead of being kept: "none", "blocks", "all", or a pattern of
+            module paths.
+        micro_batches: how many forward and backward passes make one step.
     """
 
     name: str
@@ -83,6 +86,8 @@ class Family:
     scaled: tuple[str, ...] = ()
     world: Callable[[Mapping[str, int]], AbstractContextManager[Any]] | None = None
     cache: CacheUse | None = None
+    recompute: str = "none"
+    micro_batches: int = 1
 
 
 def within_limits(sizes: Mapping[str, int], limits: Mapping[str, int], what: str) -> None:

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from costir.errors import TraceError
 from costir.tracing.frames import is_library_file, user_frame, where
+from costir.tracing.lifetimes import Lifetimes
 from costir.tracing.notes import note_guard
 from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 
@@ -57,6 +58,7 @@ class Event(NamedTuple):
     source: str
     phase: str
     site: int = 0  # tells calls on one line apart
+    times: int = 1  # how often it runs: in the second micro-batch of a step, which stands for all others
 
 
 @dataclass
@@ -68,12 +70,14 @@ class Scope:
         phase: of the run.
         origin: by autograd's sequence number, the place of the first operator seen after the node was made: its own.
         owners: by the identity of a parameter, its module's path, no line, and a number within the module.
+        times: how often what is running runs alike in the step.
     """
 
     path: str = ""
     phase: str = "forward"
     origin: dict[int, tuple[str, str, int]] = field(default_factory=dict)
     owners: dict[int, tuple[str, str, int]] = field(default_factory=dict)
+    times: int = 1
 
     def stem(self, node: Any) -> tuple[str, str, int] | None:
         """The place in the forward pass of an autograd node; of one that collects a gradient, the module of its parameter.
@@ -131,10 +135,7 @@ def own_part(t: Any) -> Any:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Notes each operator call into `events`; keeps all memory alive, so that its addresses stay distinct.
-
-    Memory, not tensors: autograd copies a gradient that somebody else holds, and a run without a recorder holds none.
-    """
+    """Notes each operator call into `events`; holds no tensor and no memory, so that the run frees what it would without."""
 
     supports_higher_order_operators = True
 
@@ -151,10 +152,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.steps_for: dict[int, int] = {}  # memory of parameters, gradients and states -> a number of the parameter
         self.notes: dict[str, None] = {}
         self.routing: list[Routing] = []
-        self.sizes: list[int] = []  # of each memory, in bytes
-        self._memory: dict[int, int] = {}
+        self.lifetimes = Lifetimes(lambda: len(self.events))
         self._shown: dict[Any, int] = {}
-        self._held: dict[int, Any] = {}
+        self._sparse_ones: list[Any] = []
 
     def describe(self, t: torch.Tensor) -> RawTensor:
         """The record of a tensor."""
@@ -162,21 +162,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return self._describe_sparse(t)
         memory = t.untyped_storage()
         storage = memory._cdata
-        self._held[storage] = memory
+        number = self.lifetimes.number(memory)
         shape, stride = tuple(t.shape), t.stride()
         offset = t.storage_offset()
         ref = self._shown.setdefault((storage, offset, shape, stride), len(self._shown))
-        number = self._memory.get(storage)
-        if number is None:
-            number = self._memory[storage] = len(self.sizes)
-            self.sizes.append(memory.nbytes())
         expanded = tuple(i for i, s in enumerate(stride) if s == 0) if 0 in stride else ()
         role = self.roles.get(storage, "activation")
         return RawTensor(shape, dtype_name(t.dtype), expanded, role, ref, None, 0, "", number, offset, stride)
 
     def _describe_sparse(self, t: torch.Tensor) -> RawTensor:
         ref = self._shown.setdefault(id(t), len(self._shown))
-        self._held[id(t)] = t
+        self._sparse_ones.append(t)  # no other gets its identity
         role = self.roles.get(id(t), "activation")
         with _disable_current_modes():  # a fake copy of a sparse tensor has lost its number of elements
             parts: tuple[torch.Tensor, ...]
@@ -231,7 +227,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             path, source, site = place
             if self.scope.phase == "optimizer":
                 site = hash((site, self._parameter(given, flat)))
-            self.events.append(Event(op, record, results, path, source, self.scope.phase, site))
+            self.events.append(Event(op, record, results, path, source, self.scope.phase, site, self.scope.times))
+            self.lifetimes.event(op, self.scope.phase)
 
     def _place(self) -> tuple[str, str, int]:
         """Module path, line, and position within the line of what is running."""

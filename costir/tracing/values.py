@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 LIMIT = 1 << 22  # elements, as many as a mask of 2048 x 2048; larger tensors have no values
 _RANDOM = ("rand", "bernoulli", "normal", "multinomial", "uniform", "exponential", "dropout", "empty", "geometric", "cauchy")
@@ -126,13 +126,12 @@ class Values:
         """The operator's real result, or None where it is random or fails on real numbers."""
         if not computable(func, known):
             return None
-        by_id = {id(k.tensor()): k.value for k in known}
-        return _really(func, args, kwargs, by_id)
+        return _really(func, *_named(args, kwargs, known))
 
     def later(self, func: Any, args: Any, kwargs: Any, known: list[Known], out: Any) -> None:
         """Note the values of results, to be computed when they are asked for."""
-        by_id = {id(k.tensor()): k for k in known}
-        pending = Pending(lambda: _really(func, args, kwargs, {i: k.value for i, k in by_id.items()}))
+        named = _named(args, kwargs, known)
+        pending = Pending(lambda: _really(func, *named))
         data, routed = any(k.data for k in known), any(k.routed for k in known)
         for index, o in enumerate(tree_flatten(out)[0]):
             if isinstance(o, torch.Tensor) and o.layout is torch.strided:
@@ -152,13 +151,20 @@ def computable(func: Any, known: list[Known]) -> bool:
     return not (name.startswith(_RANDOM) or any(r in name for r in _RANDOM[:4]) or (not known and name.endswith("_")))
 
 
-def _really(func: Any, args: Any, kwargs: Any, values: dict[int, torch.Tensor | None]) -> Any:
-    if any(v is None for v in values.values()):
+def _named(args: Any, kwargs: Any, known: list[Known]) -> Any:
+    """Arguments with `Known`s for their tensors: what is computed later must not keep memory of the run alive."""
+    by_id = {id(k.tensor()): k for k in known}
+    return tree_map(lambda x: by_id[id(x)] if isinstance(x, torch.Tensor) else x, (args, kwargs))
+
+
+def _really(func: Any, args: Any, kwargs: Any) -> Any:
+    """The real result of an operator; its operands stand as `Known`s among the arguments."""
+    if any(isinstance(x, Known) and x.value is None for x in tree_leaves((args, kwargs))):
         return None
 
     def real(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            return values[id(x)]
+        if isinstance(x, Known):
+            return x.value
         return torch.device("cpu") if isinstance(x, torch.device) else x
 
     try:

@@ -1,0 +1,154 @@
+"""A trace -> what it holds in memory: when each memory is made and freed, and what it is for."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from costir.lifting.align import fold_path
+from costir.trace import Trace
+from costir.tracing.recorder import Event, RawTensor
+
+PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs")
+_STATIC = {"weight": "parameters", "buffer": "parameters", "state": "optimizer state", "input": "inputs"}
+
+
+class Birth(NamedTuple):
+    """Where a memory comes from: the event from which on it is there, the event and operand that show it first, and whether it
+    was there before the step."""
+
+    first: int
+    event: int
+    operand: int
+    before: bool
+    tensor: RawTensor
+
+
+class Held(NamedTuple):
+    """One memory of one trace.
+
+    Attributes:
+        part: what it is for, one of `PARTS`.
+        label: what it has in common with the same memory of other traces, and of other blocks.
+        nbytes: its size.
+        first: the event that makes it.
+        end: the first event at which it is gone.
+        shape: of the tensor that filled it, with its type.
+        dtype: torch's name of the type.
+    """
+
+    part: str
+    label: Hashable
+    nbytes: int
+    first: int
+    end: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def label_of(t: Trace, index: int, whole: bool) -> Hashable:
+    """What an event has in common with those of other traces: with `whole` its place in the run, else its place in the code."""
+    if whole:
+        return index
+    e = t.events[index]
+    second = t.lives.second is not None and index >= t.lives.second
+    return e.phase, fold_path(e.path), e.op, e.source, e.site, second
+
+
+def held(t: Trace, whole: bool) -> list[Held]:
+    """All memories of a trace, as long as the step holds them; see `label_of` for `whole`.
+
+    Two gradients of one tensor are added up in the memory of the first, where nobody else holds it. A trace, which looks at
+    every operator, keeps autograd from that and sees the memory of the sum beside the two: one of them ends earlier here.
+    """
+    n, lives = len(t.events), t.lives
+    born = _births(t)
+    weights = {w.tensor.memory: w for w in t.weights}
+    backward = [i for i, e in enumerate(t.events) if e.phase == "backward" and not lives.saving[i]]
+    joined = {m for i, joins in enumerate(lives.joining) if joins for m in _reused(t, i)}
+    found, inputs = [], 0
+    for m, nbytes in enumerate(t.memories):
+        role, end = lives.roles[m], lives.ends[m]
+        last = n if end is None else min(end, n)
+        if role in _STATIC:
+            w = weights.get(m)
+            name = fold_path(w.path) if w is not None else lives.names[m] or str(inputs)
+            inputs += role == "input"
+            shape, dtype = (w.tensor.shape, w.tensor.dtype) if w is not None else _filled(born, m, nbytes)
+            found.append(Held(_STATIC[role], (role, name), nbytes, 0, n, shape, dtype))
+        elif m in born:
+            b = born[m]
+            part = "parameters" if b.before else "gradients" if role == "grad" else _part(t, b.first, last, backward)
+            label = (part, label_of(t, b.event, whole), b.operand)
+            found.append(Held(part, label, nbytes, b.first, last - (m in joined), *_filled(born, m, nbytes)))
+    return [h for h in found if h.nbytes and h.end > h.first]
+
+
+def _filled(born: Mapping[int, Birth], memory: int, nbytes: int) -> tuple[tuple[int, ...], str]:
+    """Shape and type of the tensor that showed a memory first; of one that no event shows, its bytes."""
+    return (born[memory].tensor.shape, born[memory].tensor.dtype) if memory in born else ((nbytes,), "uint8")
+
+
+def _part(t: Trace, first: int, end: int, backward: Sequence[int]) -> str:
+    """Made by what runs as in a forward pass, and there when a backward operator runs: kept for that, an activation."""
+    if not (t.events[first].phase == "forward" or t.lives.saving[first]):
+        return "temporaries"
+    following = bisect.bisect_right(backward, first)
+    return "activations" if following < len(backward) and backward[following] < end else "temporaries"
+
+
+def _births(t: Trace) -> dict[int, Birth]:
+    """Where each memory comes from. What an event finds as an operand was there before the step, if it outlives the step."""
+    born: dict[int, Birth] = {}
+    for i, e in enumerate(t.events):
+        for k, x in enumerate(operands(e)):
+            if x.memory not in born:
+                before = t.lives.ends[x.memory] is None
+                born[x.memory] = Birth(0 if before else i, i, -1 - k, before, x)
+        for k, x in enumerate(e.outputs):
+            if x.memory not in born:
+                born[x.memory] = Birth(i, i, k, False, x)
+    return born
+
+
+def _reused(t: Trace, index: int) -> Iterator[int]:
+    """The memory, of those that end with a sum of two gradients, in which it is really made: one of its size."""
+    result = t.events[index].outputs[0].memory
+    for x in operands(t.events[index]):
+        if t.lives.ends[x.memory] == index + 1 and t.memories[x.memory] == t.memories[result]:
+            yield x.memory
+            return
+
+
+def operands(e: Event) -> Iterator[RawTensor]:
+    """The tensors among the arguments of an event that lie in one memory."""
+    yield from (x for _, v in e.args for x in _tensors(v) if x.memory >= 0)
+
+
+def _tensors(x: Any) -> Iterator[RawTensor]:
+    if isinstance(x, RawTensor):
+        yield x
+    elif isinstance(x, tuple):
+        for i in x:
+            yield from _tensors(i)
+
+
+def has_sparse(t: Trace) -> bool:
+    """Whether some tensor lies in no single memory, so that it cannot be followed."""
+    return any(x.memory < 0 for e in t.events for x in (*e.outputs, *(y for _, v in e.args for y in _tensors(v))))
+
+
+def by_event(t: Trace, memories: Sequence[Held]) -> list[dict[str, int]]:
+    """The bytes of each part while each event runs."""
+    n = len(t.events)
+    change: list[dict[str, int]] = [{} for _ in range(n + 1)]
+    for h in memories:
+        for i, d in ((h.first, h.nbytes), (h.end, -h.nbytes)):
+            change[i][h.part] = change[i].get(h.part, 0) + d
+    now, out = dict.fromkeys(PARTS, 0), []
+    for c in change[:n]:
+        for part, d in c.items():
+            now[part] += d
+        out.append(dict(now))
+    return out

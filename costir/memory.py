@@ -1,0 +1,287 @@
+"""What a run holds in memory: the peak as an expression, its parts, the curve over the run, the largest size that fits a chip.
+
+Bytes are those of tensors, as torch allocates them on a CPU in eager execution: no fragmentation, no rounding of an allocator,
+no workspace inside an operator, no context of a device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import sympy as sp
+
+from costir import trace
+from costir.errors import ChipError, CostirError, SizeError, nearest
+from costir.lifting.live import PARTS, by_event, held
+from costir.lifting.peaks import Evidence, Peak, peaks
+from costir.recount import SHORTCUT
+from costir.report import Fit
+from costir.symbolic import Expr, Integer, expand, size
+from costir.trace import Trace, no_collection
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis
+    from costir.chip import Chip
+
+PHASES = ("forward", "backward", "train")
+_MOST = 10**12  # the largest value of a size
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is held while one operator runs, in bytes, at one point of the sizes.
+
+    Attributes:
+        phase, path, op, source: the operator.
+        parts: by the names of `PARTS`.
+    """
+
+    phase: str
+    path: str
+    op: str
+    source: str
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All parts together."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a run as a function of the sizes; see `costir.Analysis.memory`.
+
+    Attributes:
+        analysis: whose run it is.
+        peaks: the moments that are the peak at some sizes, that of the base first; see `costir.lifting.peaks.Peak`.
+        least: the smallest numbers of layers that the formulas were held against; with fewer, the first is the last, too.
+        note: where a run at the base sizes holds something else than the formulas say, by how much; else "".
+    """
+
+    analysis: Analysis = field(repr=False)
+    peaks: tuple[Peak, ...]
+    least: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def formula(self) -> Expr:
+        """The peak in bytes, at the base sizes and wherever no other moment holds more."""
+        return self.peaks[0].total
+
+    @property
+    def parts(self) -> Mapping[str, Expr]:
+        """The parts of `formula`: parameters, gradients, optimizer state, activations, temporaries, inputs."""
+        return self.peaks[0].parts
+
+    @property
+    def where(self) -> str:
+        """The operator that runs then, in words."""
+        return self.peaks[0].where
+
+    @functools.cached_property
+    def peak(self) -> Expr:
+        """The peak in bytes at all sizes from `least` on: the largest of all moments that may be it."""
+        terms = [sp.Piecewise((p.total, _there(p)), (Integer(0), True)) if p.least else p.total for p in self.peaks]
+        return terms[0] if len(terms) == 1 else sp.Max(*terms, evaluate=False)
+
+    def at(self, **sizes: int) -> Moment:
+        """The peak and its parts as numbers; sizes left out stay at the base.
+
+        Where programs take shortcuts (dimensions of 1), and with fewer layers than `least`, the run itself is looked at.
+
+        Raises:
+            SizeError: as for `Analysis.at`.
+        """
+        values = self.analysis.checked(sizes)
+        regime = self.analysis.regime_at(values)
+        if self._shallow(values) or self.analysis.takes_shortcuts(regime, values):
+            return max(self.along(**sizes), key=lambda m: m.total)
+        return _highest(regime.memory, values)
+
+    @functools.cached_property
+    def curve(self) -> tuple[Moment, ...]:
+        """What is held operator by operator over the run at the base sizes."""
+        return self.along()
+
+    def along(self, **sizes: int) -> tuple[Moment, ...]:
+        """What is held operator by operator over the run; sizes left out stay at the base. The run is traced there.
+
+        Raises:
+            SizeError: as for `Analysis.at`.
+        """
+        origin = self.analysis.origin
+        assert origin is not None
+        full = {**origin.subject.sizes, **origin.fixed, **self.analysis.checked(sizes)}
+        try:
+            with no_collection():
+                return moments(trace.run(origin.subject, full, self.analysis.phase, origin.optimizer))
+        except CostirError as error:
+            raise SizeError(error.message, error.hint) from error
+
+    def largest(self, unknown: str, chip: str | Chip, **sizes: int) -> Fit:
+        """The largest value of a size with which the run fits a chip.
+
+        Args:
+            unknown: the size to solve for.
+            chip: a `Chip`, or a name such as "h100".
+            sizes: values of other sizes that differ from the base.
+
+        Raises:
+            SizeError: an unknown size.
+            ChipError: a chip whose memory is not known.
+        """
+        from costir.hardware import load_chip
+
+        if unknown not in self.analysis.sizes:
+            raise SizeError(f"there is no size {unknown[:40]!r} in {self.analysis.name}", nearest(unknown, self.analysis.sizes))
+        found = load_chip(chip) if isinstance(chip, str) else chip
+        if found.memory_capacity is None:
+            raise ChipError(f"how much memory {found.label} has is not known", "add --set memory.capacity=80e9")
+        capacity, base = int(found.memory_capacity), self.analysis.checked(sizes)
+        if self._shallow({n: v for n, v in base.items() if n != unknown}):
+            raise SizeError(f"what fits is known from {_text(self.least)} on", "analyse again with this as base size")
+        needed = self._held(base)
+        below = lambda v: self._held({**base, unknown: v}) <= capacity
+        top = _last(below)
+        value, within = self._inside(unknown, base, top)
+        if top == _MOST and not within:
+            return Fit(unknown, found.label, capacity, needed, None)
+        return Fit(unknown, found.label, capacity, needed, value, self._quotient(unknown, base, top, capacity), within)
+
+    def _shallow(self, values: Mapping[str, int]) -> bool:
+        return any(values.get(n, v) < v for n, v in self.least.items())
+
+    def _held(self, values: Mapping[str, int]) -> int:
+        return self.at(**values).total if self._shallow(values) else _highest(self, values).total
+
+    def _inside(self, unknown: str, base: Mapping[str, int], top: int) -> tuple[int, str]:
+        """The largest value up to `top` at which the formulas hold, and the condition that ends them where they end below."""
+        value, within = top, ""
+        while value > 0:
+            broken = self.analysis.broken({**base, unknown: value})
+            if broken is None:
+                return value, within
+            step = _last(lambda v, c=broken: self.analysis.meets(c, {**base, unknown: v}), value)
+            if step < 1 or not self.analysis.meets(broken, {**base, unknown: step}):
+                step = value - 1  # a multiple of something
+            else:
+                within = str(broken)
+            value = step if top - value < 4096 or within else 0
+        return 0, within
+
+    def _quotient(self, unknown: str, base: Mapping[str, int], value: int, capacity: int) -> Expr | None:
+        """(capacity - rest)/slope, of the moment that is the peak at the largest value."""
+        values = {**base, unknown: max(value, 1)}
+        x = size(unknown)
+        e = expand(max(self._there(values), key=lambda p: int(_number(p.total, values))).total)
+        slope = e.coeff(x, 1)
+        rest = expand(e - slope * x)
+        return None if slope == 0 or rest.has(x) or slope.has(x) else (Integer(capacity) - rest) / slope
+
+    def _there(self, values: Mapping[str, int]) -> list[Peak]:
+        return [p for p in self.peaks if all(values.get(n, v) >= v for n, v in p.least.items())]
+
+    def __repr__(self) -> str:
+        return f"<memory of {self.analysis.name}, {self.analysis.phase}: at its peak {self.formula} bytes, {self.where}>"
+
+
+def memory(analysis: Analysis) -> Memory:
+    """The memory of an analysis.
+
+    Raises:
+        CostirError: where it cannot be followed: nothing was run, or no formula was found.
+    """
+    origin = analysis.origin
+    if origin is None or origin.evidence is None:
+        raise CostirError(f"the memory of {analysis.name} is not followed, as nothing of it is run",
+                          "give a Python file, a config or a module")  # fmt: skip
+    if analysis.phase not in PHASES:
+        raise CostirError(f"the memory of a step of {analysis.phase} is not followed", "see what its cache takes")
+    if analysis.graph.mesh.axes:
+        raise CostirError("what one device of a mesh holds is not followed", "analyse the model on one device")
+    fixed = {size(n): Integer(v) for n, v in origin.fixed.items()}
+    everywhere = peaks(origin.evidence)
+    found = [_put_in(p, fixed, origin.fixed) for p in everywhere]
+    kept = _sorted([p for p in found if p is not None], analysis.sizes)
+    least = {n: min(int(t.sizes[n]) for t in origin.evidence.traces) for n in origin.evidence.depths}
+    least = {n: v for n, v in least.items() if v > 1 and n in analysis.sizes}
+    return Memory(analysis, tuple(kept), least, _shortcut(origin.evidence, everywhere))
+
+
+def _shortcut(evidence: Evidence, found: Sequence[Peak]) -> str:
+    """What a run at the base sizes holds otherwise than the formulas, where it took no part in the fit."""
+    base = evidence.base
+    if base in evidence.traces:
+        return ""
+    there = [p for p in found if all(base.sizes.get(n, v) >= v for n, v in p.least.items())]
+    said = max(int(_number(p.total, base.sizes)) for p in there)
+    seen = max(m.total for m in moments(base))
+    ones = ", ".join(f"{n} = 1" for n, v in base.sizes.items() if v == 1) or "the base sizes"
+    return "" if seen == said else f"at {ones} {SHORTCUT}: a run holds {seen / said - 1:+.1%}"
+
+
+def _text(least: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} = {v}" for n, v in least.items())
+
+
+def _put_in(p: Peak, fixed: Mapping[Any, Expr], values: Mapping[str, int]) -> Peak | None:
+    """A moment with numbers for some sizes; None where there is none with these."""
+    if any(values.get(n, v) < v for n, v in p.least.items()):
+        return None
+    parts = {k: expand(e.xreplace(dict(fixed))) for k, e in p.parts.items()} if fixed else p.parts
+    least = {n: v for n, v in p.least.items() if n not in values}
+    return Peak(p.phase, p.path, p.op, p.source, parts, expand(sp.Add(*parts.values())), least)
+
+
+def _sorted(found: list[Peak], sizes: Mapping[str, int]) -> list[Peak]:
+    """The largest first, those that are below another one everywhere left out."""
+    from costir.lifting.polynomials import never_less
+
+    found.sort(key=lambda p: -int(_number(p.total, sizes)))
+    kept: list[Peak] = []
+    for p in found:
+        terms = p.total.as_coefficients_dict()
+        least = {size(n): v for n, v in p.least.items()}
+        if not any(never_less(k.total.as_coefficients_dict(), terms, least) for k in kept if not k.least):
+            kept.append(p)
+    return kept
+
+
+def _there(p: Peak) -> Any:
+    return sp.And(*(size(n) >= v for n, v in p.least.items()))
+
+
+def _number(e: Expr, values: Mapping[str, int]) -> Expr:
+    return e.xreplace({size(n): Integer(v) for n, v in values.items()})
+
+
+def _highest(found: Memory, values: Mapping[str, int]) -> Moment:
+    """The peak at a point, by the formulas."""
+    p = max(found._there(values), key=lambda p: int(_number(p.total, values)))
+    return Moment(p.phase, p.path, p.op, p.source, {k: int(_number(e, values)) for k, e in p.parts.items()})
+
+
+def moments(t: Trace) -> tuple[Moment, ...]:
+    """What a trace holds, operator by operator."""
+    parts = by_event(t, held(t, whole=True))
+    return tuple(Moment(e.phase, e.path, e.op, e.source, p) for e, p in zip(t.events, parts, strict=True))
+
+
+def _last(holds: Any, top: int = _MOST) -> int:
+    """The largest number up to `top` of which something holds that holds of all smaller ones; 0 where it holds of none."""
+    low, high = 0, 1
+    while high < top and holds(high):
+        low, high = high, min(2 * high, top)
+    if holds(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+__all__ = ["PARTS", "Fit", "Memory", "Moment", "memory", "moments"]

@@ -1,0 +1,126 @@
+"""What a run holds in memory, as part of a report: numbers and formulas, then facts in words, then data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from costir.errors import CostirError
+from costir.page import Cell, Column, Entry, Fact, Table
+from costir.report import Fit, Memory, Quantity
+from costir.symbolic import Expr, evaluate, gather, show, size
+from costir.units import si
+
+if TYPE_CHECKING:
+    from costir.analysis import Analysis
+    from costir.hardware import Chip
+
+LONGEST = 150  # characters of a formula that may stand in a line of its own
+
+
+def memory_of(analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bool = False) -> Memory:
+    """The memory of an analysis, with the largest value of a size on each chip, and the curve where asked for."""
+    point = {size(n): v for n, v in analysis.sizes.items()}
+
+    def value(e: Expr) -> Quantity:
+        return Quantity(e, evaluate(e, point))
+
+    try:
+        found = analysis.memory
+        unknown = solved_size(unknown, analysis.sizes)
+        fits = tuple(found.largest(unknown, c) for c in chips if c.memory_capacity is not None) if unknown else ()
+        drawn = tuple((m.phase, m.path, m.op, m.parts) for m in found.curve) if curve else ()
+    except CostirError as error:
+        if curve:
+            raise
+        return Memory(Quantity(None, None), problem=error.message)
+    note = "; ".join(t for t in (found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t)
+    parts = {name: value(e) for name, e in found.parts.items()}
+    others = tuple((p.where, value(p.total)) for p in found.peaks[1:])
+    return Memory(value(found.formula), found.peaks[0].where, parts, others, fits, drawn, note)
+
+
+def solved_size(unknown: str, sizes: Mapping[str, int]) -> str:
+    """The size that "the largest that fits" is about: the one asked for, else the batch, else the first; "" where none."""
+    if unknown in sizes:
+        return unknown
+    return "B" if "B" in sizes else next(iter(sizes), "")
+
+
+def facts(m: Memory) -> Iterable[Fact]:
+    """The peak, where it is, its parts, and what fits."""
+    if m.problem:
+        yield Fact("peak memory", f"not known: {m.problem}")
+        return
+    yield Fact("peak memory", _bytes(m.peak), _formula(m.peak.expr))
+    several = f"one of {len(m.others)} other moments" if len(m.others) > 1 else "another moment"
+    more = f"; at other sizes it may be {several}" if m.others else ""
+    yield Fact("", f"in the {m.where}{more}")
+    if m.note:
+        yield Fact("", m.note)
+    for name, q in m.parts.items():
+        if q.number:
+            yield Fact(f"  {name}", _bytes(q), _formula(q.expr))
+    for fit in m.fits:
+        yield Fact("fits" if len(m.fits) == 1 else f"fits {fit.chip}", fit_text(fit))
+
+
+def fit_text(f: Fit) -> str:
+    """One line: "yes, 61.2 GB of 84.94 GB; largest B = 12"."""
+    word = "yes" if f.needed <= f.capacity else "no"
+    return f"{word}, {si(f.needed, 'B')} of {si(f.capacity, 'B')}; {largest_text(f)}"
+
+
+def largest_text(f: Fit) -> str:
+    """The largest value, and what ends it."""
+    if f.value is None:
+        return f"every {f.unknown} fits"
+    if f.value == 0:
+        return f"not even {f.unknown} = 1 fits" if not f.within else f"no {f.unknown} fits where {f.within}"
+    return f"largest {f.unknown} = {f.value}" + (f", by {f.within}" if f.within else "")
+
+
+def fits_table(fits: Sequence[Fit]) -> Table:
+    """One line per chip."""
+    columns = [Column("chip"), Column("memory", right=True), Column("needed", right=True), Column("fits"),
+               Column("largest", right=True), Column("= floor of", formula=True), Column("remark")]  # fmt: skip
+    lines: list[Entry] = []
+    for f in fits:
+        value: Cell = f"{f.unknown} = {f.value}" if f.value else largest_text(f)
+        formula: Cell = (
+            gather(f.formula) if f.formula is not None and f.formula.free_symbols and f.value and not f.within else ""
+        )
+        remark = f"the formulas hold where {f.within}" if f.within else ""
+        fitting = "yes" if f.needed <= f.capacity else "no"
+        lines.append(Entry("operator", (f.chip, si(f.capacity, "B"), si(f.needed, "B"), fitting, value, formula, remark)))
+    return Table(tuple(columns), tuple(lines))
+
+
+def data(m: Memory) -> dict[str, Any]:
+    """As the schema has it."""
+
+    def quantity(q: Quantity) -> dict[str, Any]:
+        return {"expr": None if q.expr is None else show(q.expr), "value": q.number}
+
+    out: dict[str, Any] = {
+        "peak": quantity(m.peak), "where": m.where, "parts": {n: quantity(q) for n, q in m.parts.items()},
+        "others": [{"where": w, "peak": quantity(q)} for w, q in m.others], "note": m.note, "problem": m.problem,
+        "fits": [
+            {"chip": f.chip, "capacity": f.capacity, "needed": f.needed, "for": f.unknown, "largest": f.value,
+             "formula": None if f.formula is None else show(f.formula), "within": f.within}
+            for f in m.fits
+        ],
+    }  # fmt: skip
+    if m.curve:
+        out["curve"] = [{"phase": p, "path": path, "op": op, "bytes": dict(parts)} for p, path, op, parts in m.curve]
+    return out
+
+
+def _bytes(q: Quantity) -> str:
+    return "?" if q.number is None else si(float(q.number), "B")
+
+
+def _formula(e: Expr | None) -> Expr | None:
+    if e is None or not e.free_symbols:
+        return None
+    return e if len(show(e)) <= LONGEST else None

@@ -86,10 +86,13 @@ def analyze(
     inputs = by_keyword(subject, inputs, keywords, inspect.signature(analyze).parameters) if keywords else inputs
     specs = texts(input)
     stored, counted = split_dtype(dtype), "serving" if cache_kind == "serving" else "traced"
+    _refuse_without_cache(phase, cache_kind, stored.kv)
     conventions = Conventions(cast(Any, count), cast(Any, attention), stored.weights, stored.kv, cast(Any, counted))
     if not parallel:
         check_mesh(mesh or {}, devices)
     loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names, cache_kind, mesh)
+    if cache_kind == "static" and isinstance(loaded, Family) and (loaded.cache is None or loaded.cache.fill is None):
+        raise LoadError("a static cache is one of transformers, for a config.json", "a model of your own brings its own cache")
     if isinstance(loaded, Graph):
         _refuse_mixed(loaded)
         if mesh and not loaded.mesh:
@@ -109,6 +112,19 @@ def analyze(
             loaded = _divided(loaded, mesh or {}, parallel, plan, devices)
         result = _of_family(loaded, phase, named_optimizer(optimizer), conventions)
     return result.keep(keep) if keep else result
+
+
+def _refuse_without_cache(phase: str, kind: str, stored: str) -> None:
+    """Refuse to count a cache where none is.
+
+    Raises:
+        CostirError: names the option.
+    """
+    if phase not in SERVING and (kind != "dynamic" or stored):
+        option = f"kv={stored}" if stored else f"the cache {kind!r}"
+        raise CostirError(
+            f"{option} is for steps of serving, and phase {phase} keeps no cache", "ask for phase decode or prefill"
+        )
 
 
 def _divided(family: Family, mesh: Mapping[str, int], parallel: str, plan: Any, devices: int | None) -> Family:

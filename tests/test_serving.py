@@ -396,5 +396,11 @@ def test_what_has_no_phase_of_serving(tmp_path):
         costir.analyze(family_file(tmp_path, plain + "CACHE = 'other'\n"), phase="decode")
     with pytest.raises(LoadError, match=r"CACHE in .* is an object of type int"):
         costir.analyze(family_file(tmp_path, plain + "CACHE = 3\n"), phase="decode")
+    with pytest.raises(CostirError, match="the cache 'serving' is for steps of serving, and phase forward keeps no cache"):
+        costir.analyze("X[B,D] . Y[D,F]", cache_kind="serving")
+    with pytest.raises(CostirError, match="kv=float8_e4m3fn is for steps of serving"):
+        costir.analyze("X[B,D] . Y[D,F]", dtype="bf16,kv=fp8")
+    with pytest.raises(LoadError, match=r"a static cache is one of transformers"):
+        costir.analyze(family_file(tmp_path, CAT), phase="decode", cache_kind="static")
     with pytest.raises(CostirError, match="cache_kind='paged' is not known"):
         costir.analyze("X[B,D] . Y[D,F]", cache_kind="paged")

@@ -74,7 +74,7 @@ def _facts(m: OnMesh) -> Iterator[Fact]:
         shown = f"predicted {seconds(m.total.predicted)}, measured {seconds(m.total.measured)} (spread {m.noise:.0%})"
         yield Fact("verdict", f"total {m.total.error:+.1%}; {shown}")
     else:
-        yield Fact("verdict", "none: the machine was not as free as when it was calibrated")
+        yield Fact("verdict", "none: the machine is busy, or was when it was calibrated")
     for note in m.notes:
         yield Fact("note", note)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -107,7 +108,8 @@ def test_logs_of_real_processes_are_what_the_analysis_finds(path):
 
 def ran(sent, **changes) -> Ran:
     estimate = {"compute": 1e-3, "memory": 2e-3, "overhead": 1e-3}
-    return Ran("m", {"B": 4}, 2e-2, 0.01, 1.1e-2, tuple(sent), estimate, 7, **{"loaded": 0.0, **changes})
+    plain = Ran("m", {"B": 4}, 2e-2, 0.01, 1.1e-2, tuple(sent), estimate, 7, 0.0)
+    return replace(plain, **changes)
 
 
 def test_parts_are_predicted_from_the_analysis(path):
@@ -147,6 +149,11 @@ def test_differing_bytes_and_a_busy_machine_are_said(path, monkeypatch, capsys):
     assert "differ from the analysis: all_reduce: 1 kB traced, 3 kB sent" in shown
     assert "verdict  none" in shown
     assert "50% slower" in shown
+    monkeypatch.setattr(mesh_measure, "together", lambda *_: ran(sent, spread=0.4))
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
+    assert "verdict  none" in shown
+    assert "timings spread by 40%" in shown
     assert cli.main([*command, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["summary"]["verdict"] is False

@@ -87,8 +87,8 @@ class OnMesh:
 
     @property
     def verdict(self) -> bool:
-        """Whether the numbers mean anything: the machine was as free as when it was calibrated."""
-        return self.loaded <= measure.LOADED
+        """Whether the numbers mean anything: the machine was as free as when it was calibrated, and free then."""
+        return self.loaded <= measure.LOADED and self.noise <= measure.LOADED
 
 
 def measure_on_mesh(
@@ -191,6 +191,9 @@ def _compared(asked: Asked, ran: Ran, known: Collectives, traced: Calls | None, 
             notes.append(f"{kind}: {many} in the analysis run as {len(sent)}; their payloads are taken from the run")
     whole = Part("total", 0, None, None, math.fsum(p.predicted for p in parts), ran.seconds)
     notes += measure.notes(c, ran.loaded)
+    noise = max(ran.spread, c.noise, known.noise)
+    if noise > measure.LOADED:
+        notes.append(f"timings spread by {noise:.0%}: something else ran, now or when the machine was calibrated: no verdict")
     if known.about.get("processes") != str(asked.plan.devices):
         notes.append(
             f"collectives were measured with {known.about.get('processes')} processes, and these are {asked.plan.devices}"
@@ -199,7 +202,7 @@ def _compared(asked: Asked, ran: Ran, known: Collectives, traced: Calls | None, 
         notes.append(f"collectives were measured on {known.about.get('cpu')}")
     return OnMesh(
         ran.name, ran.sizes, asked.phase, asked.plan.mesh, str(asked.plan), asked.chip, tuple(parts), whole,
-        max(ran.spread, c.noise, known.noise), computed / local if local else 1.0, ran.loaded, tuple(notes),
+        noise, computed / local if local else 1.0, ran.loaded, tuple(notes),
     )  # fmt: skip
 
 

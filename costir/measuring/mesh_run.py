@@ -36,7 +36,8 @@ from costir.parallel.world import World
 from costir.trace import named_optimizer
 
 BACKEND = register()
-WARM, LOGGED, ROUNDS, AT_LEAST, MOST = 3, 5, 7, 0.02, 8.0
+WARM, ROUNDS, AT_LEAST, MOST = 3, 7, 0.02, 8.0
+LOGGED, LOGGED_MOST, LOGGED_SECONDS = 5, 20, 3.0  # steps with a log
 
 
 class RealWorld(World):
@@ -133,7 +134,10 @@ def _parts(model: Subject) -> tuple[float, tuple[Sent, ...]]:
     """Computation and collectives of a logged step: each the best over several steps of the slowest process."""
     computation: list[float] = []
     best: list[Sent] = []
-    for _ in range(LOGGED):
+    first = time.perf_counter()
+    while len(computation) < LOGGED or (
+        len(computation) < LOGGED_MOST and _slowest([time.perf_counter() - first])[0] < LOGGED_SECONDS
+    ):
         dist.barrier()
         with logged() as log:
             began = time.perf_counter()

@@ -16,7 +16,8 @@ from costir.parallel.strategies import UnevenError, wrap
 from costir.parallel.world import World
 
 BATCH = ("B", "batch", "batch_size", "bs", "N_batch")
-_UNSCALED = {"T", "S", "k", "seq", "seq_len", "seqlen", "length"}
+_CHOICES = {"k"}  # experts per token: nobody divides these
+_LENGTHS = {"T", "S", "seq", "seq_len", "seqlen", "length"}  # divided by sp alone
 
 
 class _Maker:
@@ -91,7 +92,8 @@ def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
     if clash is not None:
         raise SizeError(f"{clash} is a size of {family.name} and an axis of the mesh", "give the axis another name")
     maker = _Maker(family, plan, _batch(family, plan), styles if styles is not None else own_plan(family, plan))
-    scaled = tuple(n for n in family.sizes if n not in family.depth and n not in family.limits and n not in _UNSCALED)
+    whole = _CHOICES if plan.axes_of("sp") or plan.file else {*_CHOICES, *_LENGTHS}
+    scaled = tuple(n for n in family.sizes if n not in family.depth and n not in family.limits and n not in whole)
     return dataclasses.replace(
         family,
         build=maker.build,

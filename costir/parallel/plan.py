@@ -20,6 +20,11 @@ STRATEGIES = {
     "ep": ("each device has whole experts; the other matrices as by tp (transformers models)", 1),
     "data": ("only the batch is divided: for plans of your own that do the rest", 1),
 }
+REFUSED = {
+    "pp": "the stages of a pipeline run on different devices, and one stands for all here; its idle share is "
+    "(stages - 1)/(microbatches + stages - 1)",
+    "cp": "torch has it as an experimental context around a training loop, not as a way to wrap a module",
+}
 DATA = ("dp", "fsdp", "hsdp", "data")  # strategies that divide the batch
 LARGEST_MESH = 10**9
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -122,6 +127,8 @@ def _check_mesh(mesh: Mapping[str, int], devices: int | None) -> None:
 
 
 def _part(name: str, value: str, mesh: Mapping[str, int]) -> Part:
+    if name in REFUSED:
+        raise SizeError(f"{name} cannot be captured: {REFUSED[name]}", f"use {', '.join(STRATEGIES)}")
     if name not in STRATEGIES:
         raise SizeError(f"no strategy {name[:40]!r}", nearest(name, STRATEGIES))
     axes = tuple(a.strip() for a in value.split("/"))

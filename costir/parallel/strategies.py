@@ -159,6 +159,7 @@ def torch_styles() -> dict[str, Callable[[], Any]]:
         "colwise": ColwiseParallel,
         "colwise_gather": lambda: ColwiseParallel(output_layouts=Replicate()),
         "colwise_sequence": lambda: ColwiseParallel(input_layouts=rows),
+        "colwise_sequence_gather": lambda: ColwiseParallel(input_layouts=rows, output_layouts=Replicate()),
         "rowwise": RowwiseParallel,
         "rowwise_sequence": lambda: RowwiseParallel(output_layouts=rows),
         "embedding": lambda: RowwiseParallel(input_layouts=Replicate()),

@@ -8,6 +8,7 @@ import json
 import math
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -198,7 +199,7 @@ def test_an_mlp_sends_what_the_engine_sends(way: str) -> None:
     assert not analysis.unknown
 
 
-@pytest.mark.parametrize("way", ["dp=X", "fsdp=X,tp=Y"])
+@pytest.mark.parametrize("way", ["fsdp=X,tp=Y"])
 def test_a_gpt_sends_what_the_engine_sends(way: str) -> None:
     mesh = {a: MESHES[0][a] for _, a in _parts(way)}
     analysis = costir.analyze(EXAMPLES / "gpt.py", mesh=mesh, parallel=way, phase="backward", sizes={"V": 48, "N": 8, "B": 8})
@@ -258,3 +259,83 @@ def test_two_processes_send_over_gloo_what_is_said(tmp_path: Path) -> None:
         if way == "dp=X":
             want, have = ({k: v[1] for k, v in log.items()} for log in (want, have))
         assert have == want
+
+
+def test_products_over_all_devices_add_up_to_the_whole(tmp_path: Path) -> None:
+    from sympy import simplify
+
+    whole = costir.analyze(EXAMPLES / "mlp.py", phase="backward")
+    divided = costir.analyze(EXAMPLES / "mlp.py", phase="backward", mesh={"X": 4, "Y": 2}, parallel="hsdp=X/Y")
+    x, y = (divided.symbols[n] for n in "XY")
+    assert simplify(divided.matmul_flops * x * y - whole.matmul_flops) == 0
+    assert simplify(divided.params * y - whole.params) == 0
+    assert [(c.kind, c.axes) for c in divided.communication if c.phase == "backward"] == [
+        ("reduce_scatter", ("Y",)), ("all_reduce", ("X",)),
+    ]  # fmt: skip
+
+
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 256,
+         "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 512,
+         "max_position_embeddings": 256}  # fmt: skip
+
+
+def llama_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    fields = {"hidden_size": "D", "intermediate_size": "F", "num_hidden_layers": "L", "num_attention_heads": "N",
+              "num_key_value_heads": "K", "vocab_size": "V"}  # fmt: skip
+    config = LlamaConfig(**{**LLAMA, **{f: sizes[s] for f, s in fields.items()}})
+
+    def wrap(model: Any, axes: dict[str, Any]) -> Any:
+        plan = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh["Y"]))[0]
+        apply_tensor_parallelism(model, axes["Y"], plan)
+        return parallel(model, axes, {}, list(model.model.layers), _axes(way)[0], "")
+
+    with fake_group(math.prod(mesh.values())):
+        ids = torch.zeros(sizes["B"] // mesh["X"], sizes["T"], dtype=torch.long)
+        return heard(LlamaForCausalLM(config), wrap, mesh, {"input_ids": ids, "labels": ids}, lambda out: out.loss)
+
+
+def test_a_transformers_model_by_its_own_plan_sends_what_the_engine_sends(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    analysis = costir.analyze(tmp_path, mesh=MESHES[0], parallel="fsdp=X,tp=Y", phase="backward", sizes={"B": 8, "T": 32})
+    agree(analysis, llama_heard, "fsdp=X,tp=Y", B=24, T=16, D=192, F=96, N=48, K=24, L=2, V=96)
+    assert not analysis.unknown
+    with pytest.raises(CostirError, match="does not divide the 4 heads of keys and values evenly"):
+        costir.analyze(tmp_path, mesh={"Y": 8}, parallel="tp=Y", sizes={"B": 8, "T": 32})
+
+
+def test_critical_batch_and_width_of_the_scaling_book_follow_from_a_traced_mlp() -> None:
+    """FSDP pays where B/X > C/W, TP where F > Y*C/W (How to Scale Your Model, chapter 5); C and W of a TPU v5e."""
+    ratio = Fraction(197 * 10**12, 90 * 10**9)
+    fsdp = costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 4}, parallel="fsdp=X", dtype="bf16")
+    tp = costir.analyze(EXAMPLES / "mlp.py", mesh={"Y": 4}, parallel="tp=Y", dtype="bf16")
+    batch = fsdp.on("tpu_v5e@book", algorithm="book").critical("B")
+    width = tp.on("tpu_v5e@book", algorithm="book").critical("F")
+    assert batch.value == ratio * fsdp.symbols["X"]
+    assert width.value == ratio * tp.symbols["Y"]
+
+
+def test_the_best_split_of_the_scaling_book_follows_from_a_traced_mlp() -> None:
+    """X = sqrt(B*Mx*N/(F*My)), and the batch per chip from which on both axes together pay: added and overlapped."""
+    import sympy as sp
+
+    both = costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 4, "Y": 2}, parallel="fsdp=X,tp=Y", dtype="bf16")
+    b, d, f, x, y = (both.symbols[n] for n in "BDFXY")
+    n, mx, my, w, c = sp.symbols("N Mx My W C", positive=True)
+    payload = {(t.kind, t.axes): t.payload for t in both.communication}
+    # a ring two ways round on M axes of the torus; an all-reduce passes its payload twice
+    gather = payload["all_gather", ("X",)].subs(y, n / x) / (w * mx)
+    reduce = 2 * payload["all_reduce", ("Y",)].subs(y, n / x) / (w * my)
+    best = sp.solve(sp.diff(gather + reduce, x), x)
+    assert [sp.simplify(s**2 - b * mx * n / (f * my)) for s in best] == [0]
+    compute = both.matmul_flops.subs(y, n / x) / c
+    numbers = {f: 32768, c: 2550, w: 1, mx: 2, my: 1}
+    least = {}
+    for name, sent in (("added", gather + reduce), ("overlapped", gather)):
+        share = sp.simplify((compute / sent.subs(x, best[0])).subs(numbers) / sp.sqrt(b / n))  # of the time is computation
+        assert not share.free_symbols  # it grows as the root of the batch per chip, whatever the width is
+        least[name] = round(float(1 / share**2), 1)
+    assert least == {"added": 396.9, "overlapped": 99.2}

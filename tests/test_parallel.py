@@ -323,7 +323,7 @@ def test_the_best_split_of_the_scaling_book_follows_from_a_traced_mlp() -> None:
     import sympy as sp
 
     both = costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 4, "Y": 2}, parallel="fsdp=X,tp=Y", dtype="bf16")
-    b, d, f, x, y = (both.symbols[n] for n in "BDFXY")
+    b, f, x, y = (both.symbols[n] for n in "BFXY")
     n, mx, my, w, c = sp.symbols("N Mx My W C", positive=True)
     payload = {(t.kind, t.axes): t.payload for t in both.communication}
     # a ring two ways round on M axes of the torus; an all-reduce passes its payload twice

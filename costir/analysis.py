@@ -12,7 +12,7 @@ import sympy as sp
 
 from costir.communication import Communication, communication
 from costir.cost import cost
-from costir.errors import ChipError, SizeError, nearest, one_of
+from costir.errors import ChipError, CostirError, SizeError, nearest, one_of
 from costir.ir import Constraint, Conventions, Costed, Graph, traced_phase
 from costir.on_chip import OnChip
 from costir.results import Op, Origin, Point, Unknown, exact, is_size
@@ -342,9 +342,52 @@ class Analysis:
         origin = self.origin and replace(self.origin, fixed={**self.origin.fixed, **{str(s): int(v) for s, v in gone.items()}})
         return Analysis(substituted(self.costed, gone), self.phase, others, origin)
 
+    def under(self, traffic: str) -> Analysis:
+        """The same under another kind of memory traffic: kernels instead of operators.
+
+        Args:
+            traffic: "eager", "inductor", "xla" or "ideal"; see docs/traffic.md.
+
+        Raises:
+            CostirError: where a program has no trace to fuse, or its kernels follow no formula.
+        """
+        if traffic == self.conventions.traffic:
+            return self
+        if traffic not in self._kinds:
+            from costir.traffic import costed_under
+
+            self._kinds[traffic] = self._under(traffic, costed_under)
+        return self._kinds[traffic]
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, Analysis]:
+        """The same under other kinds of traffic, as far as asked for."""
+        return {}
+
+    def _under(self, traffic: str, count: Any) -> Analysis:
+        first, *rest = (replace(a, costed=count(a.costed, a.origin, traffic), others=()) for a in (self, *self.others))
+        return replace(first, others=tuple(rest))
+
+    @functools.cached_property
+    def why(self) -> Any:
+        """A function from a kernel's call to the reasons for it; None where operators stand alone."""
+        evidence = self.origin.evidence if self.origin is not None else None
+        if self.conventions.traffic not in ("inductor", "xla") or evidence is None:
+            return None
+        from costir.traffic import reasons
+
+        return reasons(evidence.traces[0], self.conventions.traffic)
+
+    @functools.cached_property
+    def kernels(self) -> tuple[Op, ...]:
+        """The kernels, folded like operators: `.path`, `.operators`, `.bytes`. Under eager traffic each operator is one."""
+        return tuple(n for n in self.nodes if n.status != "free")
+
     @functools.cached_property
     def graph_module(self) -> Any:
         """The model as a `torch.fx.GraphModule` of ATen calls with a `costir.graph_pass.NodeCost` in `node.meta["costir"]`."""
+        if self.conventions.traffic != "eager":
+            raise CostirError("a graph has operators, and this analysis has kernels", 'take .under("eager").graph_module')
         from costir.graph_pass import graph_module
 
         return graph_module(self)

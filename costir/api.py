@@ -43,6 +43,7 @@ def analyze(
     cache_kind: str = "dynamic",
     recompute: str = "none",
     micro_batches: int = 1,
+    traffic: str = "eager",
     **keywords: Any,
 ) -> Analysis:
     """What a model costs, in closed form.
@@ -74,6 +75,8 @@ def analyze(
         recompute: what the backward pass computes again instead of keeping it: "none", "blocks" (members of lists of modules),
             "all" (the model as one), or a pattern of module paths, "layers.*.mlp".
         micro_batches: how many forward and backward passes, each of the base sizes, make one step; gradients are added up.
+        traffic: "eager" counts bytes operator by operator, "inductor" and "xla" what these compilers' fusing leaves, "ideal"
+            inputs, weights and results once; see docs/traffic.md.
         keywords: for an `nn.Module`: its example inputs by argument name, as `inputs`.
 
     Raises:
@@ -83,6 +86,7 @@ def analyze(
     one_of("cache_kind", cache_kind, CACHE_KINDS)
     one_of("attention", attention, ("full", "causal"))
     one_of("count", count, ("standard", "exact"))
+    one_of("traffic", traffic, ("eager", "inductor", "xla", "ideal"))
     inputs = by_keyword(subject, inputs, keywords, inspect.signature(analyze).parameters) if keywords else inputs
     specs = texts(input)
     stored, counted = split_dtype(dtype), "serving" if cache_kind == "serving" else "traced"
@@ -111,6 +115,7 @@ def analyze(
                 raise CostirError("recompute and micro-batches are of one device", "leave out the mesh, or them")
             loaded = _divided(loaded, mesh or {}, parallel, plan, devices)
         result = _of_family(loaded, phase, named_optimizer(optimizer), conventions)
+    result = result.under(traffic)
     return result.keep(keep) if keep else result
 
 

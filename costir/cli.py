@@ -83,6 +83,8 @@ def _conditions(phase: str | None = "forward", default: str = "forward", serving
     c.add_argument(
         "--count", choices=("standard", "exact"), default="standard", help="2 per multiply-add, or 2k-1 per dot product"
     )
+    c.add_argument("--traffic", metavar="KIND", default="eager",
+                   help="bytes: eager (default), inductor or xla (fused kernels), ideal; analyze: all together")  # fmt: skip
     h = p.add_argument_group("chip")
     h.add_argument("--chip", metavar="NAME", action="append", default=[], help="h100, tpu_v5e@book, my.toml; several: a,b")
     h.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a chip: memory.bandwidth=8.2e11")

@@ -24,6 +24,7 @@ from costir.questions import (
     plot_file,
     size_values,
     sweep_points,
+    traffic_of,
 )
 from costir.render import View
 from costir.units import parse_size
@@ -46,10 +47,13 @@ def analyze(o: argparse.Namespace) -> int:
     picture = plot_file(o.plot, o.subject) if o.plot else None
     if picture is not None:
         output.may_write(picture, o.force)
-    report = _report(o, memory=o.memory, curve=bool(o.plot) and o.plot.startswith("memory"))
+    if o.traffic == "all":
+        emit(_all_traffic(o, picture), name, o)
+        return DONE
+    analysis, report = _reported(o, memory=o.memory, curve=bool(o.plot) and o.plot.startswith("memory"))
     from costir import views
 
-    view = views.explain(report, o.explain) if o.explain else views.analysis(report, brief=not o.all)
+    view = views.explain(report, o.explain, analysis.why) if o.explain else views.analysis(report, brief=not o.all)
     drawn = _draw(report, picture) if picture is not None else b""
     emit(view, name, o)
     if picture is not None:
@@ -58,6 +62,23 @@ def analyze(o: argparse.Namespace) -> int:
 
 
 shard = analyze
+
+
+def _all_traffic(o: argparse.Namespace, picture: Path | None) -> View:
+    """`--traffic all`: the kinds of traffic side by side."""
+    if o.explain or o.sweep or picture is not None:
+        raise CostirError(
+            "--traffic all compares totals",
+            "for --explain, --plot and --sweep choose one: --traffic inductor, xla, ideal, eager",
+        )
+    chips = _chips(o)
+    analysis = _analysis(o)
+    kept = _kept(analysis, o)
+    from costir import traffic_view
+
+    fixed = {n: v for n, v in analysis.sizes.items() if n not in kept.sizes}
+    with progress("fusing"):
+        return traffic_view.all_kinds(traffic_view.compare(kept, chips, o.unknown or "", fixed), brief=not o.all)
 
 
 def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Sequence[Fact]] | None = None) -> int:
@@ -151,13 +172,14 @@ def _analysis(o: argparse.Namespace) -> Analysis:
     """The subject under the conditions that every verb takes."""
     sizes, names = size_values(o.size), new_names(o.names)
     mesh, count = mesh_axes(getattr(o, "mesh", [])), getattr(o, "devices", "") if hasattr(o, "mesh") else ""
+    traffic = traffic_of(o)
     with quiet(o.debug), progress(f"analysing {o.subject}"):
         import costir
 
         try:
             return costir.analyze(
                 o.subject, sizes=sizes, phase=o.phase, dtype=o.dtype or "", attention=o.attention, count=o.count,
-                model=o.model or "", input=o.input, optimizer=o.optimizer, names=names,
+                model=o.model or "", input=o.input, optimizer=o.optimizer, names=names, traffic=traffic,
                 mesh=mesh, parallel=getattr(o, "parallel", ""), devices=parse_size(count, "--devices") if count else None,
                 cache_kind=getattr(o, "cache", "dynamic"),
                 recompute=o.recompute, micro_batches=parse_size(o.micro_batches, "--micro-batches"),
@@ -178,7 +200,13 @@ def _chips(o: argparse.Namespace) -> list[Any]:
     return [load_chip(n, settings) for n in names]
 
 
-def _report(o: argparse.Namespace, critical: bool = False, memory: bool = False, curve: bool = False) -> Report:
+def _report(o: argparse.Namespace, **more: bool) -> Report:
+    return _reported(o, **more)[1]
+
+
+def _reported(
+    o: argparse.Namespace, critical: bool = False, memory: bool = False, curve: bool = False
+) -> tuple[Analysis, Report]:
     sweep = sweep_points(o.sweep)
     chips = _chips(o)
     analysis = _analysis(o)
@@ -191,7 +219,7 @@ def _report(o: argparse.Namespace, critical: bool = False, memory: bool = False,
 
     kept = _way(kept, chips, o)
     with progress("solving"):
-        return build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical,
+        return kept, build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical,
                      memory=memory, curve=curve,
                      wiring=wiring(o), overlap=getattr(o, "overlap", "op"))  # fmt: skip
 

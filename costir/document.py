@@ -15,7 +15,12 @@ from costir.units import si
 
 MATMUL_WORDS = {"standard": "2 FLOPs per multiply-add", "exact": "2k-1 FLOPs per dot product of length k"}
 ATTENTION_WORDS = {"full": "attention full T x T", "causal": "causal attention only its unmasked scores"}
-BYTES_WORDS = "bytes eager: each operand read once, each output written once"
+BYTES_WORDS = {
+    "eager": "bytes eager: each operand read once, each output written once",
+    "inductor": "bytes as TorchInductor's fusing leaves them: each kernel reads and writes once what others made or need",
+    "xla": "bytes as XLA's producer-consumer fusing leaves them: each kernel reads and writes once what others made or need",
+    "ideal": "bytes ideal: inputs, weights and results once, nothing in between",
+}
 FREE_WORDS = "comparisons, relu, copies, views 0 FLOPs"
 TOTAL_WORDS = {
     "matmul_flops": "matmul FLOPs", "vector_flops": "vector FLOPs", "special_flops": "special functions", "flops": "FLOPs",
@@ -73,7 +78,12 @@ def conventions_text(conventions: ir.Conventions, said: Iterable[str] = ()) -> s
         conventions: what was asked for.
         said: the notes of the costs, which say where causal attention was found.
     """
-    words = [MATMUL_WORDS[conventions.count], _attention(conventions, tuple(said)), BYTES_WORDS, FREE_WORDS]
+    words = [
+        MATMUL_WORDS[conventions.count],
+        _attention(conventions, tuple(said)),
+        BYTES_WORDS[conventions.traffic],
+        FREE_WORDS,
+    ]
     if conventions.weights:
         words.insert(2, f"weights stored as {conventions.weights}")
     if conventions.kv:
@@ -155,7 +165,11 @@ def mesh_facts(r: Report) -> list[Fact]:
 def operators(r: Report, brief: bool = True) -> Table:
     """The table of operators, grouped by module and phase, with totals."""
     formulas = any(q.expr is not None and q.expr.free_symbols for row in r.rows for q in row.quantities.values())
-    columns = [Column("module / operator"), Column("runs", right=True), Column("FLOPs", right=True)]
+    columns = [
+        Column("module / operator" if r.conventions.traffic in ("eager", "ideal") else "module / kernel"),
+        Column("runs", right=True),
+        Column("FLOPs", right=True),
+    ]
     columns += [Column("= formula", formula=True)] if formulas else []
     for name in _moved(r):
         columns += [Column(name, right=True)]

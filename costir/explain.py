@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from costir import document, ir
 from costir.document import change, number, plain_number, seconds, threshold_facts
 from costir.errors import CostirError, nearest
 from costir.ops import registry
+from costir.ops.kernel import KERNEL, members
 from costir.page import Document, Fact
 from costir.report import Report, Row
 from costir.symbolic import Expr, gather, show
@@ -30,12 +31,19 @@ def matching(rows: Sequence[Row], pattern: str) -> tuple[Row, ...]:
     found = tuple(r for r in rows if r.path == pattern or r.op == pattern or _matches(r, wanted))
     if found:
         return found
-    known = {r.path for r in rows} | {r.name for r in rows} | {p for r in rows for p in r.path.split(".")}
+    known = (
+        {m.path for r in rows for m in members(r.call)}
+        | {r.path for r in rows}
+        | {r.name for r in rows}
+        | {p for r in rows for p in r.path.split(".")}
+    )
     raise CostirError(f"no operator matches {pattern[:80]!r}", nearest(pattern[:80], known - {"", "*"}))
 
 
 def _matches(row: Row, wanted: Sequence[str]) -> bool:
-    for parts in (row.path.split("."), row.op.split("."), [*row.path.split("."), row.name]):
+    own = (row.path.split("."), row.op.split("."), [*row.path.split("."), row.name])
+    inside = [p for m in members(row.call) for p in ([*m.path.split("."), m.name], m.op.split("."))]
+    for parts in (*own, *inside):
         for start in range(len(parts) - len(wanted) + 1):
             if wanted and all(_same(w, p) for w, p in zip(wanted, parts[start:], strict=False)):
                 return True
@@ -46,12 +54,22 @@ def _same(wanted: str, part: str) -> bool:
     return (part == "*" and wanted.isdigit()) or fnmatch.fnmatchcase(part, wanted)
 
 
-def explained(r: Report, rows: Sequence[Row]) -> Document:
-    """The document of some rows."""
+Why = Callable[[ir.Call], Sequence[Any]]  # the reasons of a kernel: records with `about`, `what` and `text`
+
+
+def explained(r: Report, rows: Sequence[Row], why: Why | None = None) -> Document:
+    """The document of some rows; `why` says why kernels are as they are."""
     facts = []
     for row in rows:
-        name = f"{row.path} {row.op}".strip()
-        facts += [Fact("operator", name), *_facts(r, row), *([Fact("", "")] if row is not rows[-1] else [])]
+        kernel = row.call.op.startswith(KERNEL)
+        name = f"{row.path} {row.name if kernel else row.op}".strip()
+        reasons = [Fact(x.about, f"{x.what}: {x.text}") for x in (why(row.call) if why is not None else ())]
+        facts += [
+            Fact("kernel" if kernel else "operator", name),
+            *_facts(r, row),
+            *reasons,
+            *([Fact("", "")] if row is not rows[-1] else []),
+        ]
     return Document(
         f"{r.subject}: {len(rows)} operator{'s' if len(rows) > 1 else ''} explained", document.head(r), (), tuple(facts)
     )
@@ -59,6 +77,7 @@ def explained(r: Report, rows: Sequence[Row]) -> Document:
 
 def _facts(r: Report, row: Row) -> list[Fact]:
     facts = [Fact("line", row.source or "unknown"), Fact("runs", _runs(row)), Fact("phase", row.phase)]
+    facts += _members(row)
     facts += [Fact("reads", text) for text in _operands(row.call)]
     facts += [Fact("gives", tensor_text(t)) for t in row.call.outputs]
     facts.append(Fact("rule", rule_text(row)))
@@ -75,6 +94,14 @@ def _facts(r: Report, row: Row) -> list[Fact]:
     return [*facts, Fact("note", row.note)] if row.note else facts
 
 
+def _members(row: Row) -> list[Fact]:
+    """The operators of a kernel, with the modules and lines that they come from."""
+    if not row.call.op.startswith(KERNEL):
+        return []
+    facts = [Fact("computes", f"{m.path} {m.op}{f' ({m.source})' if m.source else ''}".strip()) for m in members(row.call)]
+    return [*facts, *(Fact("again", f"{path} {op}".strip()) for op, path in row.call.args["again"])]
+
+
 def _runs(row: Row) -> str:
     count = row.count
     return str(count.expr) if count.expr is None or not count.expr.free_symbols else f"{count.expr} = {count.number}"
@@ -89,6 +116,8 @@ def rule_text(row: Row) -> str:
 
 
 def _operands(call: ir.Call) -> list[str]:
+    if call.op.startswith(KERNEL):
+        return [tensor_text(t) for t in call.args["reads"]]
     out = []
     for name, value in call.args.items():
         for t in ir.tensors(value):
@@ -159,10 +188,16 @@ def _on_chip(r: Report, row: Row, i: int, chip: str) -> list[Fact]:
     return facts
 
 
-def as_data(r: Report, rows: Sequence[Row], node: Any) -> list[dict[str, Any]]:
+def as_data(r: Report, rows: Sequence[Row], node: Any, why: Why | None = None) -> list[dict[str, Any]]:
     """The rows for JSON: the node's record, what its rule counts, its operands."""
     out = []
     for row in rows:
-        extra = {"counts": rule_text(row), "inputs": _operands(row.call), "outputs": [tensor_text(t) for t in row.call.outputs]}
+        extra: dict[str, Any] = {
+            "counts": rule_text(row),
+            "inputs": _operands(row.call),
+            "outputs": [tensor_text(t) for t in row.call.outputs],
+        }
+        if why is not None:
+            extra["why"] = [{"about": x.about, "what": x.what, "text": x.text} for x in why(row.call)]
         out.append({**node(row, r), **extra})
     return out

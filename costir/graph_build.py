@@ -16,9 +16,10 @@ from torch import fx
 
 from costir.graph_pass import NodeCost, node_cost
 from costir.ir import LOOP, Call, Conventions, Cost, Costed, Node, Tensor
-from costir.lifting.align import fold_path, occurrences
+from costir.lifting.align import occurrences
 from costir.symbolic import Expr, Integer, Symbol, evaluate, size
 from costir.trace import Trace, concrete
+from costir.tracing.paths import fold_path
 from costir.tracing.recorder import Event, RawTensor
 
 Ints = tuple[int, ...]

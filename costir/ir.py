@@ -26,6 +26,7 @@ def traced_phase(phase: str) -> str:
 
 
 Role = Literal["activation", "input", "weight", "buffer", "grad", "state", "cache", "cache copy"]
+Traffic = Literal["eager", "inductor", "xla", "ideal"]
 
 # The index of a loop whose shapes grow from round to round.
 LOOP = Symbol("_round", integer=True, nonnegative=True)
@@ -249,6 +250,8 @@ class Conventions:
         kv: storage type of the cache where it differs from the traced one ("fp8"), else "".
         cache: "traced" counts what the program does with its cache; "serving" counts a cache that is read once, without copies,
             and into which only what is new is written, and of the experts of a layer those that are expected to be met.
+        traffic: "eager" lets each operator read its operands and write its results; "inductor" and "xla" count what these
+            compilers' fusing leaves; "ideal" inputs, weights and results once.
     """
 
     count: Literal["standard", "exact"] = "standard"
@@ -256,6 +259,7 @@ class Conventions:
     weights: str = ""
     kv: str = ""
     cache: Literal["traced", "serving"] = "traced"
+    traffic: Traffic = "eager"
 
 
 Status = Literal["costed", "free", "flops_only", "unknown"]

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
-from costir.errors import CostirError, SizeError
+from costir.errors import CostirError, SizeError, nearest
 from costir.units import BINARY, DECIMAL, parse_size
 
 MOST_POINTS = 10_000
@@ -156,6 +157,24 @@ def new_names(texts: Iterable[str]) -> dict[str, str]:
 def chip_names(texts: Iterable[str]) -> list[str]:
     """Chips: ["h100,b200", "my.toml"], each once."""
     return list(dict.fromkeys(n for t in texts for part in t.split(",") if (n := part.strip())))
+
+
+TRAFFIC = ("eager", "inductor", "xla", "ideal")
+
+
+def traffic_of(o: Any) -> str:
+    """The kind of memory traffic that is asked for; "all" starts from eager.
+
+    Raises:
+        CostirError: where it is none.
+    """
+    if o.traffic == "all" and o.verb == "analyze":
+        return "eager"
+    if o.traffic not in TRAFFIC:
+        known = (*TRAFFIC, *(("all",) if o.verb == "analyze" else ()))
+        raise CostirError(f"no traffic {o.traffic[:40]!r}" + (f" for costir {o.verb}" if o.traffic == "all" else ""),
+                          nearest(o.traffic, known) or f"one of {', '.join(known)}")  # fmt: skip
+    return str(o.traffic)
 
 
 def formula_side(text: str) -> None:

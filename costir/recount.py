@@ -65,10 +65,12 @@ def counted(family: Family, values: Mapping[str, int], phase: str, optimizer: An
     Raises:
         SizeError: the model does not run at these sizes.
     """
+    from costir.fused import fused_trace
     from costir.trace import concrete, run
 
     try:
-        calls = [concrete(e) for e in run(family, values, phase, optimizer).events]
+        traced = run(family, values, phase, optimizer)
+        calls = [concrete(e) for e in fused_trace(traced, conventions.traffic).events]
     except CostirError as error:
         raise SizeError(error.message, error.hint) from error
     costs: list[Cost] = [cost_of(c, conventions)[0] for c in calls]

@@ -55,7 +55,7 @@ def _served(r: Report, s: Served) -> dict[str, Any]:
 
 
 def _conventions(c: ir.Conventions) -> dict[str, str]:
-    out = {"count": c.count, "attention": c.attention, "weights": c.weights, "bytes": "eager"}
+    out = {"count": c.count, "attention": c.attention, "weights": c.weights, "bytes": c.traffic}
     return out | ({"kv": c.kv} if c.kv else {})
 
 
@@ -68,6 +68,8 @@ def node(row: Row, r: Report) -> dict[str, Any]:
     """A row as the schema has it."""
     out: dict[str, Any] = {"path": row.path, "op": row.op, "phase": row.phase, "source": row.source, "rule": row.rule}
     out |= {"status": row.status, "note": row.note, "count": quantity(row.count)}
+    if r.conventions.traffic in ("inductor", "xla"):
+        out["operators"] = list(row.operators)
     out |= {name: quantity(row.quantities[name]) for name in quantities_of(r)}
     if row.cost.transfers:
         out["transfers"] = [_transfer(t, row, r) for t in row.cost.transfers]

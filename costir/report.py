@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from costir import ir
+from costir.ops.kernel import KERNEL, kernel_name, operators
 from costir.symbolic import Expr
 
 QUANTITIES = ("matmul_flops", "vector_flops", "special_flops", "flops", "bytes", "read", "write", "intensity")
@@ -98,9 +99,16 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The operator without namespace and overload: "mm"."""
+        """The operator without namespace and overload: "mm"; of a kernel its operators: "silu, mul"."""
+        if self.op.startswith(KERNEL):
+            return kernel_name(self.operators)
         parts = self.op.split(".")
         return parts[1] if len(parts) > 1 else self.op
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the operators that it does."""
+        return operators(self.call)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,13 @@ class Op:
         """costed, free, flops_only or unknown."""
         return self.node.cost.status
 
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the operators that it does: of a kernel all in it, those that it computes once more last."""
+        from costir.ops.kernel import operators
+
+        return operators(self.node.call)
+
     @functools.cached_property
     def matmul_flops(self) -> Expr:
         """FLOPs of contractions."""

@@ -317,6 +317,8 @@ def roofline(costed: Costed, chip: Chip, wiring: Wiring = AS_BUILT, overlap: str
     Raises:
         ChipError: where the chip has a matmul rate for none of the contractions, or cannot carry the mesh.
     """
+    if costed.conventions.traffic == "ideal":  # one program that moves each byte while it computes
+        overlap = "full"
     net = Network(chip, costed.graph.mesh, costed.graph.sizes, wiring)
     cache: dict[Cost, Times] = {}
     failures: list[ChipError] = []

@@ -156,7 +156,9 @@ def _by_cost(costed: Costed, chip: Chip, unknown: str) -> dict[Cost, Threshold]:
     rows: dict[Cost, Threshold] = {}
     for node in costed.nodes:
         cost = node.cost
-        if cost in rows or cost.status != "costed" or (cost.flops == 0 and cost.nbytes == 0) or _unrated(cost, chip):
+        if (
+            cost in rows or cost.status != "costed" or cost.nbytes == 0 or _unrated(cost, chip)
+        ):  # without traffic nothing crosses
             continue
         balance = _balance([(cost, ONE)], chip, _memory(chip))
         rows[cost] = _on_devices(_threshold(balance, unknown, names, domain, label(node), widths), costed, names)

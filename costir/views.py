@@ -33,7 +33,7 @@ def _more(doc: Document, tables: Sequence[Table]) -> Document:
     return replace(doc, tables=(*doc.tables, *tables))
 
 
-def explain(r: Report, pattern: str) -> View:
+def explain(r: Report, pattern: str, why: explain_.Why | None = None) -> View:
     """The operators that a pattern means, step by step.
 
     "total" means the whole, term by term, where no operator and no module is called so.
@@ -47,8 +47,8 @@ def explain(r: Report, pattern: str) -> View:
         )
     rows = explain_.matching(r.rows, pattern)
     only = replace(r, rows=rows, sweep=())
-    data = lambda: {**render_data.as_dict(only), "nodes": explain_.as_data(r, rows, render_data.node)}
-    return View(lambda: explain_.explained(r, rows), data, lambda: render_data.as_rows(only))
+    data = lambda: {**render_data.as_dict(only), "nodes": explain_.as_data(r, rows, render_data.node, why)}
+    return View(lambda: explain_.explained(r, rows, why), data, lambda: render_data.as_rows(only))
 
 
 # ----------------------------------------------------------------------------------------------------------------- solve

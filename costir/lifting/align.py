@@ -7,13 +7,12 @@ shapes within a group are matched.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from costir.errors import LiftError
+from costir.tracing.paths import fold_path as fold_path
 from costir.tracing.recorder import Event, RawTensor
 
 Ints = tuple[int, ...]
@@ -22,12 +21,6 @@ _TELLING = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 4.0, 0.5, -0.5, float("inf
 # Arguments that are factors or fill values: no cost depends on them, whatever they are.
 _FACTORS = frozenset(("other", "scale", "fill_value", "s"))
 _HINT = "keep the size that steers it as a number with --keep"
-
-
-@cache
-def fold_path(path: str) -> str:
-    """The path with every index replaced: "layers.3.mlp" -> "layers.*.mlp", "experts.expert_3" -> "experts.expert_*"."""
-    return re.sub(r"(_l|\bexpert_)\d+(?=_|\.|$)", r"\1*", re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
 
 
 @dataclass(frozen=True)
@@ -269,7 +262,7 @@ def _by_multiplicity(calls: list[list[Occurrence]]) -> tuple[list[list[Occurrenc
 
 
 def _strand(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
-    paths = {o.path for o in calls[0]}
+    paths = {o.path for c in calls for o in c}
     path = calls[0][0].path if len(paths) == 1 else key.path
     for listing in (_distinct, _runs):
         lists = [listing(c) for c in calls]

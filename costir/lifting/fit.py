@@ -85,6 +85,12 @@ class Fitter:
         """Whether the expression gives the vector at every point."""
         return all(x == v for x, v in zip(self.at(e), vector, strict=True))
 
+    def without_last(self) -> Fitter:
+        """The same without the last point, with all that is known."""
+        found = Fitter(self.points[:-1], self.names, None, self.periods, self.divisors)
+        found.known = {v[:-1]: e for v, e in self.known.items() if e is not None}
+        return found
+
     def propose(self, vector: Vector, e: Expr) -> bool:
         """Take an expression for a vector if it fits; the first that fits stays."""
         if self.known.get(vector) is None and self.fits(e, vector):

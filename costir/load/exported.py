@@ -16,13 +16,13 @@ from torch import fx
 
 from costir.errors import LoadError, SizeError
 from costir.ir import Call, Constraint, Graph, Role, Tensor, Weight
-from costir.lifting.align import fold_path
 from costir.load.family import with_sizes
 from costir.load.fx_guards import guard_conditions
 from costir.load.fx_walk import Condition, Walker, backward_nodes, value
 from costir.load.pt2 import read_archive
 from costir.load.symints import Places, Symbols
 from costir.symbolic import Integer, size, total
+from costir.tracing.paths import fold_path
 
 Program = Any  # torch.export.ExportedProgram or torch.fx.GraphModule
 

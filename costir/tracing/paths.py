@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from torch import nn
 
 from costir.tracing.recorder import Scope
+
+
+@cache
+def fold_path(path: str) -> str:
+    """The path with every index replaced: "layers.3.mlp" -> "layers.*.mlp", "experts.expert_3" -> "experts.expert_*"."""
+    return re.sub(r"(_l|\bexpert_)\d+(?=_|\.|$)", r"\1*", re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
 
 
 @contextlib.contextmanager

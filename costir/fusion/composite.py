@@ -1,0 +1,341 @@
+"""Operators that are made of several steps, taken apart as TorchInductor's decompositions do: which rows are summed, what is
+read again. Only where memory is touched matters here, not what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from costir.dataflow import step_of
+from costir.fusion.lower import GATHERS, WINDOWS, Lower, Lowering, loop_order, reduced_dims
+from costir.fusion.pieces import Program, flat
+from costir.fusion.space import Access, Ints
+from costir.ops import registry
+from costir.trace import Trace
+from costir.tracing.recorder import Event, RawTensor
+
+Args = dict[str, Any]
+
+
+def _given(*found: Any) -> list[RawTensor]:
+    return [t for t in found if isinstance(t, RawTensor)]
+
+
+def _dim(args: Args, rank: int) -> Ints:
+    return (args["dim"] % max(rank, 1),)
+
+
+def _kept(shape: Ints, reduced: Sequence[int]) -> Ints:
+    return tuple([1 if i in reduced else d for i, d in enumerate(shape)])
+
+
+# ---- softmax and losses ------------------------------------------------------------------------------------------------
+
+
+def _softmax(low: Lower, args: Args, event: Event) -> bool:
+    """The largest of a row, the sum of its exponentials, then each element."""
+    x, out = args["self"], event.outputs[0]
+    reduced = _dim(args, len(x.shape))
+    top, sums = (low.program.temp(_kept(x.shape, reduced)) for _ in range(2))
+    low.reduction([x], x.shape, reduced, [top], True)
+    low.reduction([x, top], x.shape, reduced, [sums], True)
+    low.pointwise([out], [x, top, sums])
+    return True
+
+
+def _softmax_backward(low: Lower, args: Args, event: Event) -> bool:
+    grad, y, out = args["grad_output"], args["output"], event.outputs[0]
+    reduced = _dim(args, len(y.shape))
+    sums = low.program.temp(_kept(y.shape, reduced))
+    log = "log_softmax" in event.op
+    low.reduction([grad] if log else [grad, y], y.shape, reduced, [sums], True)
+    low.pointwise([out], [grad, y, sums])
+    return True
+
+
+def _logsumexp(low: Lower, args: Args, event: Event) -> bool:
+    x, out = args["self"], event.outputs[0]
+    reduced = reduced_dims(args, len(x.shape))
+    top = low.program.temp(_kept(x.shape, reduced))
+    low.reduction([x], x.shape, reduced, [top], True)
+    low.reduction([x, top], x.shape, reduced, [out], bool(args.get("keepdim")))
+    return True
+
+
+def _nll(low: Lower, args: Args, event: Event) -> bool:
+    """Picks one element of each row, then sums them."""
+    x, target, weight = args["self"], args["target"], args.get("weight")
+    picked = low.program.temp(target.shape, x.dtype)
+    more = [_picked(low, t, target) for t in _given(x, weight)]
+    reduce = args.get("reduction", 1) != 0
+    out, total = event.outputs
+    low.pointwise([picked if reduce else out], [target], more)
+    if reduce:
+        whole = tuple(range(len(target.shape)))
+        low.reduction([picked], target.shape, whole, [out], False)
+        low.reduction([target], target.shape, whole, [total], False)
+    else:
+        low.pointwise([total], [])
+    return True
+
+
+def _picked(low: Lower, table: RawTensor, index: RawTensor) -> Access:
+    n = 1
+    for d in index.shape:
+        n *= d
+    return Access(low.program.value(table), irregular=max(n, 1), mark=index.ref)
+
+
+def _nll_backward(low: Lower, args: Args, event: Event) -> bool:
+    out, target = event.outputs[0], args["target"]
+    lead, rest = target.shape[:1], target.shape[1:]
+    wide = target._replace(shape=(*lead, 1, *rest), stride=(*target.stride[:1], 0, *target.stride[1:]))
+    if len(out.shape) != len(wide.shape):
+        return False
+    total = args.get("total_weight") if args.get("reduction", 1) == 1 else None
+    grad = args["grad_output"]
+    if grad.shape == target.shape and grad.shape:
+        grad = grad._replace(shape=wide.shape, stride=(*grad.stride[:1], 0, *grad.stride[1:]))
+    more = [_picked(low, w, target) for w in _given(args.get("weight"))]
+    low.pointwise([out], _given(wide, grad, total), more)
+    return True
+
+
+def _loss(low: Lower, args: Args, event: Event) -> bool:
+    reads, out = [t for _, v in event.args for t in flat(v)], event.outputs[0]
+    if args.get("reduction", 1) == 0:
+        low.pointwise([out], reads)
+    else:
+        shape = max((t.shape for t in reads), key=len)
+        low.reduction(reads, shape, tuple(range(len(shape))), [out], False)
+    return True
+
+
+def _elementwise(low: Lower, args: Args, event: Event) -> bool:
+    low.pointwise(event.outputs, [t for _, v in event.args for t in flat(v)])
+    return True
+
+
+# ---- norms -------------------------------------------------------------------------------------------------------------
+
+
+def _layer_norm(low: Lower, args: Args, event: Event) -> bool:
+    """Mean and deviation of each row, then each element. RMS norm has one statistic."""
+    x, out, *stats = args["input"], *event.outputs
+    n = len(args["normalized_shape"])
+    reduced = tuple(range(len(x.shape) - n, len(x.shape)))
+    stats = [_rows(s, x.shape, n) for s in stats]
+    low.reduction([x], x.shape, reduced, stats, True)
+    low.pointwise([out], [x, *stats, *_given(args.get("weight"), args.get("bias"))])
+    return True
+
+
+def _rows(stat: RawTensor, shape: Ints, n: int) -> RawTensor:
+    """A statistic per row as a tensor of the operand's rank."""
+    if len(stat.shape) == len(shape):
+        return stat
+    missing = len(shape) - len(stat.shape)
+    return stat._replace(shape=(*stat.shape, *(1,) * missing), stride=(*stat.stride, *(0,) * missing))
+
+
+def _layer_norm_backward(low: Lower, args: Args, event: Event) -> bool:
+    x, grad, n = args["input"], args["grad_out"], len(args["normalized_shape"])
+    rank = len(x.shape)
+    rows, inner = tuple(range(rank - n)), tuple(range(rank - n, rank))
+    stats = [_rows(s, x.shape, n) for s in _given(args.get("mean"), args["rstd"])]
+    weight = _given(args.get("weight"))
+    given = iter(event.outputs)
+    mask = args["output_mask"]
+    if mask[0]:
+        dx = next(given)
+        sums = [low.program.temp(_kept(x.shape, inner)) for _ in range(1 if "rms" in event.op else 2)]
+        low.reduction([grad, *weight, x, *stats], x.shape, inner, sums, True)
+        low.pointwise([dx], [grad, *weight, x, *stats, *sums])
+    if mask[1]:
+        _columns(low, [grad, x, *stats], x.shape, rows, next(given))
+    if len(mask) > 2 and mask[2]:
+        _columns(low, [grad], x.shape, rows, next(given))
+    return True
+
+
+def _columns(low: Lower, reads: Sequence[RawTensor], shape: Ints, rows: Ints, out: RawTensor) -> None:
+    low.reduction(reads, shape, rows, [out], False)
+
+
+def _channel(t: RawTensor, rank: int) -> RawTensor:
+    """A vector over channels as a tensor of the operand's rank."""
+    return t._replace(shape=(1, t.shape[0], *(1,) * (rank - 2)), stride=(0, t.stride[0], *(0,) * (rank - 2)))
+
+
+def _batch_norm(low: Lower, args: Args, event: Event) -> bool:
+    """Statistics per channel, the running ones moved in place, then each element. In eval only the last."""
+    x, out = args.get("input", args.get("self")), event.outputs[0]
+    if not isinstance(x, RawTensor) or len(x.shape) < 2:
+        return False
+    rank = len(x.shape)
+    affine = [_channel(t, rank) for t in _given(args.get("weight"), args.get("bias"))]
+    running = _given(args.get("running_mean"), args.get("running_var"))
+    training = (
+        "no_training" not in event.op and "no_update" not in event.op and bool(args.get("training", args.get("train", True)))
+    )
+    saved = [t for t in event.outputs[1:] if t.shape == (x.shape[1],)]
+    if not training:
+        low.pointwise([out], [x, *(_channel(t, rank) for t in running), *affine])
+        return True
+    stats = saved[:2] if len(saved) >= 2 else [low.program.temp((x.shape[1],)) for _ in range(2)]
+    low.reduction([x], x.shape, tuple(i for i in range(rank) if i != 1), stats, False)
+    for old, new in zip(running, stats, strict=False):
+        low.pointwise([old], [old, new])
+    low.pointwise([out], [x, *(_channel(t, rank) for t in stats), *affine])
+    return True
+
+
+def _batch_norm_backward(low: Lower, args: Args, event: Event) -> bool:
+    x, grad = args["input"], args.get("grad_out") or args["grad_output"]
+    rank = len(x.shape)
+    rest = tuple(i for i in range(rank) if i != 1)
+    saved = [args.get(k) for k in ("save_mean", "save_invstd", "save_var")]
+    if not args.get("train", args.get("update", True)):
+        saved = [args.get("running_mean"), args.get("running_var")]
+    stats = [_channel(t, rank) for t in _given(*saved)]
+    weight = [_channel(t, rank) for t in _given(args.get("weight"))]
+    outs = list(event.outputs)
+    vectors = [t for t in outs if t.shape == (x.shape[1],)]
+    while len(vectors) < 2:
+        vectors.append(low.program.temp((x.shape[1],)))
+    dw, db = vectors
+    low.reduction([grad], x.shape, rest, [db], False)
+    low.reduction([grad, x, *stats[:1]], x.shape, rest, [dw], False)
+    dx = next((t for t in outs if t.shape == x.shape), None)
+    if dx is not None:
+        low.pointwise([dx], [grad, x, *stats, *weight, _channel(dw, rank), _channel(db, rank)])
+    return True
+
+
+# ---- moves -------------------------------------------------------------------------------------------------------------
+
+
+def _cat(low: Lower, args: Args, event: Event) -> bool:
+    """Each result element comes from one of the parts."""
+    out = event.outputs[0]
+    parts = [t for t in flat(args["tensors"]) if 0 not in t.shape and len(t.shape) == len(out.shape)]
+    if not parts or event.op.split(".")[1] != "cat":
+        return False
+    low.pointwise([out], [], [_part(low, t, loop_order(out)) for t in parts])
+    return True
+
+
+def _part(low: Lower, t: RawTensor, order: Sequence[int]) -> Access:
+    """An operand that fills a part of the result: its loops count from the beginning of the part."""
+    strides = tuple([t.stride[i] for i in order])
+    return Access(low.program.value(t), t.offset, strides, tuple([t.shape[i] for i in order]))
+
+
+def _pad(low: Lower, args: Args, event: Event) -> bool:
+    x, out = args["self"], event.outputs[0]
+    low.pointwise([out], [], [_part(low, x, loop_order(out))])
+    return True
+
+
+def _placed(low: Lower, args: Args, event: Event) -> bool:
+    """The gradient of a slice: zeros around it."""
+    grad, out = args["grad_output"], event.outputs[0]
+    dim = args["dim"] % len(out.shape)
+    if "select" in event.op:
+        grad = grad._replace(
+            shape=(*grad.shape[:dim], 1, *grad.shape[dim:]), stride=(*grad.stride[:dim], 0, *grad.stride[dim:])
+        )
+    elif args.get("step", 1) != 1:
+        return False
+    low.pointwise([out], [], [_part(low, grad, loop_order(out))])
+    return True
+
+
+def _gather(low: Lower, args: Args, event: Event) -> bool:
+    """Rows that an index picks: reads the index in step, the table where it says."""
+    table, index = (args[k] for k in GATHERS[event.op.split(".")[1]])
+    out = event.outputs[0]
+    n = 1
+    for d in out.shape:
+        n *= d
+    found = list(flat(index))
+    access = Access(low.program.value(table), irregular=max(n, 1), mark=found[0].ref if found else 0)
+    name = event.op.split(".")[1]
+    if name == "embedding":
+        found = [t._replace(shape=(*t.shape, 1), stride=(*t.stride, 0)) for t in found]
+        low.pointwise([out], found, [access])
+    elif name == "gather":
+        low.pointwise([out], found, [access])
+    else:
+        low.pointwise([out], [], [access, *(low.whole(t) for t in found)])
+    return True
+
+
+def _window(low: Lower, args: Args, event: Event) -> bool:
+    """Reads of the whole operand in an order that no loop follows."""
+    reads = [low.whole(t) for _, v in event.args for t in flat(v)]
+    low.pointwise(event.outputs, [], reads)
+    return True
+
+
+def _table() -> dict[str, Lowering]:
+    out: dict[str, Lowering] = {
+        "_softmax": _softmax, "_log_softmax": _softmax, "_safe_softmax": _softmax, "_softmax_backward_data": _softmax_backward,
+        "_log_softmax_backward_data": _softmax_backward, "logsumexp": _logsumexp, "nll_loss_forward": _nll,
+        "nll_loss2d_forward": _nll,
+        "nll_loss_backward": _nll_backward, "nll_loss2d_backward": _nll_backward, "native_layer_norm": _layer_norm,
+        "_fused_rms_norm": _layer_norm, "native_layer_norm_backward": _layer_norm_backward,
+        "_fused_rms_norm_backward": _layer_norm_backward, "cat": _cat, "constant_pad_nd": _pad, "slice_backward": _placed,
+        "select_backward": _placed,
+    }  # fmt: skip
+    for names, function in (
+        ("mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits", _loss),
+        ("mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward "
+         "binary_cross_entropy_backward",
+         _elementwise),
+        ("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm "
+         "_batch_norm_with_update _batch_norm_no_update", _batch_norm),
+        ("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward", _batch_norm_backward),
+        (" ".join(GATHERS), _gather),
+        (" ".join(WINDOWS), _window),
+    ):  # fmt: skip
+        out |= dict.fromkeys(names.split(), function)
+    return out
+
+
+COMPOSITES: dict[str, Lowering] = _table()
+
+
+_OUTLIVE = frozenset(("weight", "buffer", "state", "input", "grad"))
+
+
+def _operands(event: Event) -> Iterable[RawTensor]:
+    yield from event.outputs
+    for _, v in event.args:
+        yield from flat(v)
+
+
+def _is_view(event: Event) -> bool:
+    entry = registry.find(event.op)
+    return entry is not None and entry.kind == "view"
+
+
+def lower(trace: Trace, alone: frozenset[int] = frozenset()) -> Program:
+    """The pieces of a trace, in order; what the caller gets, or what outlives the run, is marked `kept`."""
+    program = Program(trace)
+    lowering = Lower(program, COMPOSITES)
+    for i, event in enumerate(trace.events):
+        program.at = i
+        step = step_of(event)
+        if i in alone:
+            lowering.opaque(event, step.reads, step.writes)
+        elif not step.view and not _is_view(event):
+            lowering.event(event, step)
+        elif event.op.startswith("aten._local_scalar_dense"):
+            lowering.opaque(event, tuple(flat(event.args[0][1])), ())
+    outlive = {t.memory for e in trace.events for t in _operands(e) if t.role in _OUTLIVE} | {t.memory for t in trace.outputs}
+    for memory, number in program.current.items():
+        value = program.values[number]
+        value.kept = value.maker is not None and memory in outlive
+    return program

@@ -1,0 +1,106 @@
+"""Elementwise work that is done where its result is read: the result never is in memory, whatever the reader's loops are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costir.fusion.pieces import Piece, Program
+from costir.fusion.space import PART, Access, Through, picked, pulled, split_box, split_loop, through
+
+MOST_READS, MOST_AGAIN = 8, 4  # operands of what is computed where it is read: by one, by several
+
+
+def live(program: Program) -> list[Piece]:
+    """The pieces whose results somebody needs, in order."""
+    pieces, needed, out = program.pieces, set[int](), list[Piece]()
+    for piece in reversed(pieces):
+        if piece.kind == "opaque" or any(w.value in needed or program.values[w.value].kept for w in piece.writes):
+            out.append(piece)
+            needed.update(r.value for r in piece.reads)
+            needed.update(piece.after)
+    return out[::-1]
+
+
+def inline(program: Program, pieces: Sequence[Piece], reread: float) -> list[Piece]:
+    """The pieces that are left when results that only cheap or single readers need are computed by these."""
+    readers: dict[int, list[Piece]] = {}
+    pinned = {v for p in pieces for v in p.after}
+    for p in pieces:
+        for v in dict.fromkeys(r.value for r in p.reads):
+            readers.setdefault(v, []).append(p)
+    left = []
+    for p in pieces:
+        users = readers.get(p.writes[0].value, []) if len(p.writes) == 1 else []
+        if p.kind != "pointwise" or not users or p.writes[0].value in pinned or not _worth(program, p, users, reread):
+            left.append(p)
+            continue
+        ways = [_ways(p, u) for u in users]
+        if any(w is None for w in ways):
+            left.append(p)
+            continue
+        for user, found in zip(users, ways, strict=True):
+            assert found is not None
+            _into(program, p, user, found)
+            for r in p.reads:
+                if user not in readers.setdefault(r.value, []):
+                    readers[r.value].append(user)
+        for r in p.reads:
+            readers[r.value] = [u for u in readers[r.value] if u is not p]
+    return left
+
+
+def _worth(program: Program, p: Piece, users: Sequence[Piece], reread: float) -> bool:
+    """Whether reading again costs no more than a result in memory. Operands that are broadcast ride along."""
+    made = program.values[p.writes[0].value]
+    if made.kept or made.whole or any(u.kind == "opaque" or u.phase != p.phase for u in users):
+        return False
+    if len(p.reads) > MOST_READS:
+        return False
+    if len(users) == 1:
+        return True
+    if len(p.reads) > MOST_AGAIN or any(
+        program.values[r.value].maker is not None and r.irregular and r.mark != PART for r in p.reads
+    ):
+        return False
+    full = [r for r in p.reads if r.elements * 2 > made.numel]
+    return sum(program.values[r.value].itemsize for r in full) <= reread * made.itemsize
+
+
+def _ways(p: Piece, user: Piece) -> list[tuple[Access, Through]] | None:
+    """For each read of the result, how it goes through the maker's loops; None where it cannot."""
+    made, out = p.writes[0], list[tuple[Access, Through]]()
+    reads = list(user.reads)
+    for r in [r for r in reads if r.value == made.value]:
+        way = picked() if r.picks else through(r, made)
+        if way is None:
+            return None
+        if way.splits:  # the reader's loops change: look again from there
+            for at, inner in way.splits:
+                if user.dims[at] % inner or any(not a.irregular and a.box[at] % inner for a in user.reads):
+                    return None
+                _split(user, at, inner)
+            return _ways(p, user)
+        out.append((r, way))
+    return out
+
+
+def _split(piece: Piece, at: int, inner: int) -> None:
+    """Make one loop of a piece two."""
+    summed = at >= len(piece.dims) - piece.reduced
+    piece.dims = split_box(piece.dims, at, inner)
+    piece.reduced += summed
+    for accesses in (piece.reads, piece.writes):
+        accesses[:] = [
+            a if a.irregular else a._replace(strides=split_loop(a.strides, at, inner), box=split_box(a.box, at, inner))
+            for a in accesses
+        ]
+
+
+def _into(program: Program, p: Piece, user: Piece, ways: Sequence[tuple[Access, Through]]) -> None:
+    gone = {r for r, _ in ways}
+    reads = [r for r in user.reads if r not in gone]
+    for r, way in ways:
+        reads += [pulled(own, way, r, p.dims) for own in p.reads]
+    user.reads[:] = list(dict.fromkeys(reads))
+    user.events.update(p.events)
+    user.after += [v for v in p.after if v not in user.after]

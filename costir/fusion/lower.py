@@ -1,0 +1,205 @@
+"""Calls -> pieces: what every operator does per element, which of them are sums along rows, and which stand alone.
+
+Elementwise operators are known by the kind of their cost rule, reductions by name; operators that are made of several steps
+(softmax, norms, losses) are taken apart in `composite`. What is known in neither way is opaque: a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from costir.dataflow import Step
+from costir.fusion.pieces import Program
+from costir.fusion.space import Access, Ints
+from costir.ir import Conventions, Cost
+from costir.ops import registry
+from costir.trace import concrete
+from costir.tracing.recorder import Event, RawTensor
+
+Lowering = Callable[["Lower", dict[str, Any], Event], bool]
+
+ELEMENTWISE_KINDS = frozenset((
+    "activation", "add", "comparison", "complex parts", "divide", "dropout", "fused arithmetic", "logic", "multiply", "negate",
+    "power", "remainder", "rounding", "special", "square", "factory", "random", "optimizer",
+))  # fmt: skip
+ELEMENTWISE = frozenset((
+    "clone", "_to_copy", "copy", "copy_", "contiguous", "lift_fresh_copy", "_foreach_clone", "_foreach_copy", "_foreach_copy_",
+    "tril", "tril_", "triu", "triu_", "masked_scatter_backward",
+))  # fmt: skip
+# Of a kind that is elementwise, but no such operators.
+NOT_ELEMENTWISE = frozenset((
+    "equal", "isin", "median", "nanmedian", "mode", "kthvalue", "cummax", "cummin", "_cummax_helper", "_cummin_helper",
+    "randperm", "multinomial", "glu", "glu_backward", "_amp_foreach_non_finite_check_and_unscale_", "_is_all_true",
+    "_is_any_true", "aminmax", "_aminmax", "_foreach_max", "diag_embed", "fill_diagonal_", "trace",
+))  # fmt: skip
+REDUCTIONS = frozenset((
+    "sum", "nansum", "mean", "nanmean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "all", "any", "var", "std",
+    "var_mean", "std_mean", "linalg_vector_norm", "norm", "count_nonzero", "_foreach_norm",
+))  # fmt: skip
+# Reads along an index: operator -> (table, index).
+GATHERS = {
+    "embedding": ("weight", "indices"), "gather": ("self", "index"), "index_select": ("self", "index"),
+    "index": ("self", "indices"), "take": ("self", "index"), "_unsafe_index": ("self", "indices"),
+}  # fmt: skip
+# Each result element needs some few elements of the operand, in no order that a loop could follow: read from memory.
+WINDOWS = frozenset((
+    "flip", "roll", "repeat", "tile", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "glu", "glu_backward",
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d",
+    "avg_pool1d", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d",
+    "upsample_nearest2d_backward",
+    "upsample_nearest1d", "upsample_bilinear2d", "reflection_pad2d", "reflection_pad1d", "replication_pad2d",
+))  # fmt: skip
+
+
+class Lower:
+    """Writes the pieces of one call after the other into a program."""
+
+    def __init__(self, program: Program, composites: Mapping[str, Lowering]) -> None:
+        self.program = program
+        self.composites = composites
+
+    def event(self, event: Event, step: Step) -> None:
+        """The pieces of one call."""
+        name, args = event.op.split(".")[1], dict(event.args)
+        plain = all(t.memory >= 0 and t.nnz is None for t in (*step.reads, *step.writes))
+        if plain and event.op.startswith(("aten.", "prims.")):
+            made = self.composites.get(name)
+            if made is not None and made(self, args, event):
+                return
+            if _elementwise(name, event):
+                return self.pointwise(step.writes, step.reads if eager_cost(event).read != 0 else ())
+            if name in REDUCTIONS:
+                x = next(iter(step.reads))
+                return self.reduction([x], x.shape, reduced_dims(args, len(x.shape)), step.writes, bool(args.get("keepdim")))
+        self.opaque(event, step.reads, step.writes)
+
+    # ------------------------------------------------------------------------------------------------------------ shapes
+
+    def pointwise(self, writes: Sequence[RawTensor], reads: Sequence[RawTensor], more: Sequence[Access] = ()) -> None:
+        """One result element after the other, in the order of the first result's memory; `more` are reads of its loops."""
+        lead = writes[0]
+        order = loop_order(lead)
+        dims = tuple([lead.shape[i] for i in order])
+        piece = self.program.add("pointwise", dims, 0, [*(self.access(t, lead.shape, order) for t in reads), *more])
+        self._write(len(self.program.pieces) - 1, writes, lead.shape, order)
+        del piece
+
+    def reduction(
+        self, reads: Sequence[RawTensor], shape: Ints, reduced: Ints, writes: Sequence[RawTensor], keepdim: bool
+    ) -> None:
+        """Sums along some dimensions of a shape, one loop nest for all `reads`."""
+        kept = [i for i in range(len(shape)) if i not in reduced]
+        lead = max(reads, key=lambda t: len(t.shape))
+        by_memory = loop_order(lead) if len(lead.shape) == len(shape) else list(range(len(shape)))
+        order = [*(i for i in by_memory if i in kept), *(i for i in by_memory if i in reduced)]
+        dims = tuple([shape[i] for i in order])
+        if all(shape[i] == 1 for i in reduced):  # nothing to sum up
+            piece = self.program.add("pointwise", dims, 0, [self.access(t, shape, order) for t in reads])
+        else:
+            piece = self.program.add("reduction", dims, len(reduced), [self.access(t, shape, order) for t in reads])
+        number = len(self.program.pieces) - 1
+        for t in writes:
+            full = t if keepdim and len(t.shape) == len(shape) else _with_ones(t, shape, kept)
+            value = self.program.write(number, t)
+            piece.writes.append(self._at(value, full, shape, order, kept))
+
+    def opaque(self, event: Event, reads: Sequence[RawTensor], writes: Sequence[RawTensor]) -> None:
+        """A kernel of its own, that reads whole operands."""
+        found = [self.whole(t) for t in reads]
+        cost = eager_cost(event)
+        if cost.status != "unknown":  # what picks or touches rows only does not read its tables whole
+            found = self._at_most(found, float(cost.read))
+        piece = self.program.add("opaque", (), 0, found)
+        number = len(self.program.pieces) - 1
+        for t in writes:
+            value = self.program.write(number, t)
+            piece.writes.append(self.whole(t)._replace(value=value))
+
+    def _at_most(self, found: list[Access], most: float) -> list[Access]:
+        """The accesses with the largest made smaller until they are at most so many bytes."""
+        size = [a.elements * self.program.values[a.value].itemsize for a in found]
+        more = sum(size) - most
+        if found and more > 0:
+            i = size.index(max(size))
+            found[i] = found[i]._replace(irregular=max(int((size[i] - more) / self.program.values[found[i].value].itemsize), 1))
+        return found
+
+    def whole(self, t: RawTensor) -> Access:
+        """All of a tensor, in no order."""
+        shape = tuple([1 if i in t.expanded else d for i, d in enumerate(t.shape)])
+        n = 1
+        for d in shape:
+            n *= d
+        return Access(self.program.value(t), irregular=max(n, 1), mark=-2 - t.ref)
+
+    def access(self, t: RawTensor, shape: Ints, order: Sequence[int]) -> Access:
+        """An operand that is broadcast to a shape, in loops over it."""
+        return self._at(self.program.value(t), t, shape, order, range(len(shape)))
+
+    def _at(self, value: int, t: RawTensor, shape: Ints, order: Sequence[int], moving: Sequence[int]) -> Access:
+        lead = len(shape) - len(t.shape)
+        strides = []
+        for i in order:
+            k = i - lead
+            strides.append(t.stride[k] if k >= 0 and t.shape[k] != 1 and i in moving else 0)
+        return Access(value, t.offset, tuple(strides), tuple([shape[i] for i in order]))
+
+    def _write(self, number: int, writes: Sequence[RawTensor], shape: Ints, order: Sequence[int]) -> None:
+        piece = self.program.pieces[number]
+        for t in writes:
+            before = self.program.current.get(t.memory)
+            value = self.program.write(number, t)
+            made = self.program.values[value]
+            access = self._at(value, t, shape, order, range(len(shape))) if len(t.shape) == len(shape) else self.whole(t)
+            if access.elements < made.numel:  # a part of a memory is written: the rest stays as it was
+                made.whole = True
+                if before is not None:
+                    self.program.values[before].whole = True
+                    piece.after.append(before)
+            piece.writes.append(access._replace(value=value))
+
+
+def eager_cost(event: Event) -> Cost:
+    """What the call costs by itself; of status "unknown" where it has no rule."""
+    entry = registry.find(event.op)
+    return entry.rule(concrete(event), Conventions()) if entry is not None else Cost(status="unknown")
+
+
+def loop_order(t: RawTensor) -> list[int]:
+    """The dimensions by how far a step goes in memory, farthest first."""
+    return (
+        sorted(range(len(t.shape)), key=lambda i: (-t.stride[i] if t.shape[i] > 1 else 0, i))
+        if t.stride
+        else list(range(len(t.shape)))
+    )
+
+
+def _with_ones(t: RawTensor, shape: Ints, kept: Sequence[int]) -> RawTensor:
+    """A result without the reduced dimensions, with ones in their place."""
+    sizes, strides, k = [], [], 0
+    for i in range(len(shape)):
+        if i in kept and k < len(t.shape):
+            sizes.append(t.shape[k])
+            strides.append(t.stride[k])
+            k += 1
+        else:
+            sizes.append(1)
+            strides.append(0)
+    return t._replace(shape=tuple(sizes), stride=tuple(strides))
+
+
+def reduced_dims(args: dict[str, Any], rank: int) -> Ints:
+    """The dimensions that a reduction sums over; all where none is named."""
+    dim = args.get("dim")
+    given = (dim,) if isinstance(dim, int) else tuple(dim or ())
+    return tuple(sorted({d % max(rank, 1) for d in given})) or tuple(range(rank))
+
+
+def _elementwise(name: str, event: Event) -> bool:
+    if name in ELEMENTWISE:
+        return True
+    if name in NOT_ELEMENTWISE or (name in REDUCTIONS and not event.op.endswith(".other")):
+        return False
+    entry = registry.find(event.op)
+    return entry is not None and entry.kind in ELEMENTWISE_KINDS and bool(event.outputs)

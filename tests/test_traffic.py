@@ -1,0 +1,202 @@
+"""Memory traffic under fusing: facts known by hand, laws over many models, formulas against fusing at other sizes."""
+
+from __future__ import annotations
+
+import json
+
+import families
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import costir
+from costir import cli, trace
+from costir.cost import cost_of
+from costir.fused import fused_trace
+from costir.load.family import Family
+from costir.load.subject import family_of
+from costir.symbolic import size
+
+KINDS = ("eager", "inductor", "xla", "ideal")
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *xs):
+        return self.function(*xs)
+
+
+def moved(t, kind):
+    """Bytes and FLOPs of a trace under a kind of traffic."""
+    costs = [cost_of(trace.concrete(e))[0] for e in fused_trace(t, kind).events]
+    return float(sum(c.nbytes for c in costs)), tuple(
+        sum(getattr(c, f) for c in costs) for f in ("matmul", "vector", "special")
+    )
+
+
+def run(function, *shapes, phase="forward"):
+    module = function if isinstance(function, nn.Module) else Function(function)
+    args = tuple(torch.empty(s) for s in shapes)
+    return trace.run(Family("model", lambda: (module, args, {}), {}), {}, phase)
+
+
+def softmax(x):
+    e = torch.exp(x - x.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x * x * x)))
+
+
+N, D = 640, 48
+
+
+@pytest.mark.parametrize(
+    ("function", "operands", "eager", "inductor", "xla"),
+    [
+        (lambda a, b, c: a * b + c, 3, 6, 4, 4),
+        (lambda x: x.cos().cos(), 1, 4, 2, 2),
+        (softmax, 1, 8, 2, 4),
+        (gelu, 1, 22, 2, 2),
+        (lambda x: x.t().contiguous() + 1, 1, 4, 2, 2),
+        (lambda x: F.softmax(x, -1), 1, 2, 2, 2),
+        (lambda x: (x.exp(), x.sin()), 1, 4, 3, 4),  # siblings that read the same
+        (lambda x: (x.sum(0), x.sum(1)), 1, 2, 2, 2),  # sums of rows and of columns are two kernels
+        (lambda x: x.exp().sum(0) * 2, 1, 3, 1, 1),
+        (lambda x, y: torch.cat([x, y], 1).exp(), 2, 8, 4, 4),
+    ],
+    ids=lambda v: None,
+)
+def test_passes_over_the_data(function, operands, eager, inductor, xla):
+    """How often N x D elements cross the memory, counted by hand; vectors of N or D are less than a fifth of one."""
+    t = run(function, *[(N, D)] * operands)
+    for kind, passes in (("eager", eager), ("inductor", inductor), ("xla", xla)):
+        assert passes <= moved(t, kind)[0] / (4 * N * D) < passes + 0.2, kind
+
+
+def test_a_library_call_stands_alone():
+    t = run(lambda x, w: F.gelu(x @ w) * 2, (64, 32), (32, 96))
+    product, rest = fused_trace(t, "inductor").events
+    assert product.op == "aten.mm.default"
+    assert [m[0] for m in dict(rest.args)["members"]] == ["aten.gelu.default", "aten.mul.Tensor"]
+
+
+def test_what_the_backward_pass_needs_is_cut_where_it_is_least():
+    """exp(exp(x)): x is there anyway, so nothing is kept, and the backward kernel computes both again."""
+    t = run(nn.Sequential(Scale(), Function(lambda x: x.exp().exp().sum())), (N, D), phase="backward")
+    kernels = fused_trace(t, "inductor").events
+    wide = [tuple(w.shape) for k in kernels if k.phase == "forward" for w in k.outputs if w.memory >= 0 and len(w.shape) == 2]
+    assert wide == []
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.by = nn.Parameter(torch.ones(D))
+
+    def forward(self, x):
+        return x * self.by
+
+
+LAWFUL = [m for m in families.load_all().values() if not m.refused][::5]
+
+
+@pytest.mark.parametrize("model", LAWFUL, ids=lambda m: m.name)
+def test_ideal_is_least_and_eager_most(model):
+    """Over many models: fusing changes no FLOPs and never raises bytes."""
+    t = trace.run(family_of(model.build, {}), model.base, model.phase)
+    found = {kind: moved(t, kind) for kind in KINDS}
+    assert len({flops for _, flops in found.values()}) == 1
+    for kind in ("inductor", "xla"):
+        assert found["ideal"][0] <= found[kind][0] <= found["eager"][0]
+
+
+def block(B=2, T=6, D=8, F=20, L=3):
+    N = 2
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.qkv, self.out = nn.LayerNorm(D), nn.Linear(D, 3 * D), nn.Linear(D, D)
+            self.up, self.down = nn.Linear(D, F), nn.Linear(F, D)
+
+        def forward(self, x):
+            q, k, v = (
+                z.view(B, T, N, D // N).transpose(1, 2) for z in self.qkv(self.norm(x)).split(self.norm.normalized_shape[0], -1)
+            )
+            x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, T, D))
+            return x + self.down(nn.functional.gelu(self.up(x)))
+
+    return nn.Sequential(*(Block() for _ in range(L))), (torch.empty(B, T, D),), {}
+
+
+@pytest.fixture(scope="module", params=["forward", "backward"])
+def analysis(request):
+    return costir.analyze(block, phase=request.param)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_formulas_are_what_fusing_gives_at_other_sizes(analysis, kind):
+    """Held out: a run at sizes of which the formulas know nothing, fused there."""
+    fused = analysis.under(kind)
+    assert fused.flops == analysis.flops
+    for point in ({"B": 3, "T": 10, "D": 12, "F": 28, "L": 5}, {"B": 5, "T": 9, "D": 24, "F": 11, "L": 2}):
+        there = moved(trace.run(family_of(block, {}), point, analysis.phase), kind)[0]
+        assert float(fused.bytes.xreplace({size(n): v for n, v in point.items()})) == there
+
+
+def test_kernels_have_names_and_times(analysis):
+    fused = analysis.under("inductor")
+    assert any(k.operators[0] == "gelu" for k in fused.kernels)
+    chip = "h100"
+    eager, ours, least = (analysis.under(kind).on(chip).at().lower for kind in ("eager", "inductor", "ideal"))
+    assert least <= ours <= eager
+    assert "costir.kernel.default" in {k.op for k in fused.kernels}
+
+
+def test_keep_before_and_after_is_the_same(analysis):
+    a = analysis
+    assert a.keep(["B"]).under("inductor").bytes == a.under("inductor").keep(["B"]).bytes
+    assert a.under("inductor").under("eager").bytes == a.bytes
+
+
+def test_notation_moves_what_it_must():
+    a = costir.analyze("bf16[B,64] . [64,32]")
+    assert {a.under(kind).bytes for kind in KINDS} == {a.bytes}
+
+
+def test_a_graph_without_memory_is_refused(tmp_path):
+    program = torch.export.export(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),))
+    with pytest.raises(costir.CostirError, match="needs the model itself") as caught:
+        costir.analyze(program, traffic="inductor")
+    assert "--traffic eager" in caught.value.hint
+
+
+def test_unknown_traffic_is_refused(capsys):
+    with pytest.raises(costir.CostirError, match="traffic='fast' is not known"):
+        costir.analyze(block, traffic="fast")
+    assert cli.main(["analyze", "examples/mlp.py", "--traffic", "inductr"]) == 2
+    assert "did you mean inductor" in capsys.readouterr().err
+    assert cli.main(["solve", "examples/mlp.py", "--traffic", "all", "--chip", "h100"]) == 2
+    assert "no traffic 'all' for costir solve" in capsys.readouterr().err
+
+
+def test_all_kinds_side_by_side(capsys):
+    assert cli.main(["analyze", "examples/mlp.py", "--traffic", "all", "--chip", "h100", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    moved = [data["traffic"][kind]["bytes"]["value"] for kind in ("ideal", "inductor", "eager")]
+    assert data["schema"] == "costir/traffic/1"
+    assert moved == sorted(moved)
+    assert all(v["chips"]["h100_sxm"]["time"] > 0 for v in data["traffic"].values())
+
+
+def test_explain_says_why_and_why_not(capsys):
+    assert cli.main(["analyze", "examples/mlp.py", "--traffic", "inductor", "--explain", "act"]) == 0
+    said = capsys.readouterr().out
+    assert "kept out" in said
+    assert "library call" in said

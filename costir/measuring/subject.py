@@ -147,24 +147,24 @@ class _Runs:
         return calls
 
     def record(self, world: Any = None) -> list[Recorded]:
-        """One step, written down operator by operator; and once more, to see where its memory lies when nobody holds it.
+        """One step, written down operator by operator, with where its memory lies; twice, to see whether steps are alike.
 
         `world` is the mesh of processes that it runs on, None for this one alone.
         """
-        kept, free = self._recorded(_RealRecorder, world), self._recorded(_FreeRecorder, world)
-        if len(kept.events) != len(free.events):
+        first, seen = self._recorded(world), self._recorded(world)
+        if len(first.events) != len(seen.events):
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
-        far, since = _distances([e.op for e in free.events], free.spans)
+        far, since = _distances([e.op for e in seen.events], seen.spans)
         out = []
-        for event, tracked, (reads, writes), back in zip(kept.events, kept.tracked, far, since, strict=True):
+        for event, tracked, (reads, writes), back in zip(seen.events, seen.tracked, far, since, strict=True):
             call = trace.concrete(event)
-            strides = tuple(kept.strides.get(t.ref, ()) for t in call.inputs)
+            strides = tuple(seen.strides.get(t.ref, ()) for t in call.inputs)
             out.append(Recorded(call, strides, tuple(reads), tuple(writes), tracked, back))
         return out
 
-    def _recorded(self, kind: Callable[[Scope], _RealRecorder], world: Any) -> _RealRecorder:
+    def _recorded(self, world: Any) -> _RealRecorder:
         scope = Scope()
-        recorder = kind(scope)
+        recorder = _RealRecorder(scope)
         recorder.world = world
         for role, tensors in (("weight", self.module.parameters()), ("buffer", self.module.buffers()),
                               ("input", tree_leaves((self.args, self.kwargs)))):  # fmt: skip
@@ -203,15 +203,6 @@ class _RealRecorder(Recorder):
         for _ in range(len(self.events) - before):
             self.tracked.append(torch.is_grad_enabled() and self.scope.phase == "forward")
             self.spans.append((spans, made))
-
-
-class _FreeRecorder(_RealRecorder):
-    """One that holds no memory, so that the allocator gives it out again as in any other run."""
-
-    def describe(self, t: torch.Tensor) -> RawTensor:
-        raw = super().describe(t)
-        self._held.clear()
-        return raw
 
 
 def _span(t: torch.Tensor) -> Span:

@@ -10,6 +10,9 @@
       for: B                   # ... solved for this one
       large: [D, F]            # its limit as these grow
 
+On a mesh: {subject: "bf16[B,D_N] . bf16[D_N,F] -> bf16[B,F]", mesh: {N: 4}, quantity: critical D, chip: tpu_v5e@book};
+there `critical` is against the network, and `network_time` is what the collectives take on the chip's links, by `algorithm`.
+
 `let` names quantities; `formula` puts them together (by default the last one is the answer).
 """
 
@@ -38,6 +41,7 @@ TOTALS = (
     "bytes",
     "read",
     "write",
+    "network",
     "params",
     "weight_bytes",
     "intensity",
@@ -113,18 +117,18 @@ def _chip(q: Mapping[str, Any], folder: str) -> Chip:
 
 
 @functools.lru_cache(maxsize=256)
-def _analysis(subject: str, options: tuple[tuple[str, str], ...]) -> Any:
+def _analysis(subject: str, options: tuple[tuple[str, str], ...], mesh: tuple[tuple[str, int], ...] = ()) -> Any:
     from costir.api import analyze
 
     given: dict[str, Any] = dict(options)
-    return analyze(subject, **given)
+    return analyze(subject, mesh=dict(mesh), **given) if mesh else analyze(subject, **given)
 
 
 def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:
     subject = str(q["subject"])
     subject = located(subject, folder)
     options = tuple((k, str(q[k])) for k in ("dtype", "count", "attention", "phase") if k in q)
-    analysis = _analysis(subject, options)
+    analysis = _analysis(subject, options, tuple(q.get("mesh", {}).items()))
     name = str(q["quantity"])
     found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q, folder)
     sizes = {n: sym.number(exact(v)) for n, v in q.get("sizes", {}).items()}
@@ -144,12 +148,15 @@ def _whole(analysis: Any, name: str, q: Mapping[str, Any], folder: str) -> Expr:
         if analysis.cache is None:
             raise CostirError(f"{name!r} is of a step with a cache", "add phase: decode")
         return sym.number(getattr(analysis.cache, OF_CACHES[name]))
+    if name == "network_time" and "chip" in q:
+        roof = analysis.on(_chip(q, folder), algorithm=str(q.get("algorithm", ""))).roofline
+        return sym.at_branch(roof.network, {sym.size(n): v for n, v in analysis.sizes.items()})[0]
     word, _, unknown = name.partition(" ")
     if word not in ("critical", "limit") or not unknown:
         raise CostirError(f"no quantity {name!r}", nearest(name, (*TOTALS, *OF_CACHES, "operators", "critical B", "limit B")))
     if "chip" not in q:
         raise CostirError(f"{name!r} depends on the chip", "add chip: tpu_v5e@book")
-    threshold = analysis.on(_chip(q, folder)).critical(unknown)
+    threshold = analysis.on(_chip(q, folder), algorithm=str(q.get("algorithm", ""))).critical(unknown)
     value = threshold.value if word == "critical" else threshold.limit
     if value is None:
         raise CostirError(f"there is no {name}: {threshold.reason}")

@@ -77,9 +77,10 @@ def _next(o: argparse.Namespace) -> int:
     return DONE
 
 
-def _show(o: argparse.Namespace) -> int:
-    exercise = _exercise(_bank(o), o.id)
-    commands.emit(exercise_views.card(exercise, language(o.lang)), commands.format_of(o), o)
+def _one(o: argparse.Namespace) -> int:
+    """`show` and `solution`: one exercise, by its view."""
+    view = exercise_views.card if o.action == "show" else exercise_views.solution
+    commands.emit(view(_exercise(_bank(o), o.id), language(o.lang)), commands.format_of(o), o)
     return DONE
 
 
@@ -94,12 +95,6 @@ def _hint(o: argparse.Namespace) -> int:
     commands.emit(exercise_views.hint(exercise, index, language(o.lang)), commands.format_of(o), o)
     if o.number is None and index < len(exercise.hints):
         _keep(state.with_hint(exercise.ident))
-    return DONE
-
-
-def _solution(o: argparse.Namespace) -> int:
-    exercise = _exercise(_bank(o), o.id)
-    commands.emit(exercise_views.solution(exercise, language(o.lang)), commands.format_of(o), o)
     return DONE
 
 
@@ -211,6 +206,6 @@ def _verify(o: argparse.Namespace) -> int:
 
 
 _ACTIONS = {
-    "list": _list, "next": _next, "show": _show, "check": _check, "hint": _hint, "solution": _solution, "grade": _grade,
+    "list": _list, "next": _next, "show": _one, "check": _check, "hint": _hint, "solution": _one, "grade": _grade,
     "verify": _verify,
 }  # fmt: skip

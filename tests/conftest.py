@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from costir import cli
+
 settings.register_profile("same", derandomize=True)
 settings.register_profile("random", print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
@@ -37,3 +39,22 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"{path} differs; pytest --update-golden rewrites it"
 
     return check
+
+
+@pytest.fixture
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Progress in exercises is kept in a folder of the test's own."""
+    monkeypatch.setenv("COSTIR_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+
+
+@pytest.fixture
+def exercise(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """exercise("show", "rl.q1"): runs `costir exercise` with these arguments; gives exit code, output and error output."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = cli.main(["exercise", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call

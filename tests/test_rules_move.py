@@ -142,14 +142,19 @@ def test_writes_only(name):
 # ---- what touches a part -----------------------------------------------------------------------------------------------
 
 
-def touched(k):
-    """(operator, arguments, FLOPs, bytes read, bytes written) by counting elements of the real tensors."""
+def places(k):
+    """Tensors to pick from and to write into, places in them, and sizes in elements and bytes."""
     e = env(k)
-    x, m, n = e.x, e.m, e.n
-    i2 = torch.randint(0, m, (3, n))
-    source, index = torch.randn(3, n), torch.tensor([1, 0, 1])
-    table, ids = torch.randn(7, n), torch.randint(0, 7, (m, 3))
-    w, whole = 4, 4 * x.numel()
+    m, n = e.m, e.n
+    return SimpleNamespace(
+        e=e, x=e.x, m=m, n=n, i2=torch.randint(0, m, (3, n)), source=torch.randn(3, n), s=3 * n, index=torch.tensor([1, 0, 1]),
+        table=torch.randn(7, n), ids=torch.randint(0, 7, (m, 3)), w=4, whole=4 * e.x.numel(),
+    )  # fmt: skip
+
+
+def _picked(at):
+    """Reads of elements, rows and masks."""
+    e, x, m, n, i2, index, table, ids, w, whole = at.e, at.x, at.m, at.n, at.i2, at.index, at.table, at.ids, at.w, at.whole
     yield "copy_", (x, e.y), 0, stored(e.y), whole
     yield "copy_", (x, e.v), 0, stored(e.v), whole
     yield "embedding", (table, ids), 0, 8 * ids.numel() + w * m * 3 * n, w * m * 3 * n
@@ -164,6 +169,11 @@ def touched(k):
         yield name, (x, [None, index]), 0, 3 * 8 + stored(got), stored(got)
     got = x[e.b]
     yield "index", (x, [e.b]), 0, e.b.numel() + stored(got), stored(got)
+
+
+def _scattered(at):
+    """Adds, products and copies into places of a tensor."""
+    x, i2, source, s, index, w, whole = at.x, at.i2, at.source, at.s, at.index, at.w, at.whole
     n_i = i2.numel()
     yield "scatter_.src", (x, 0, i2, source), 0, 8 * n_i + w * n_i, w * n_i
     yield "scatter_.value", (x, 0, i2, 1.0), 0, 8 * n_i, w * n_i
@@ -173,7 +183,6 @@ def touched(k):
     for reduce, work in (("sum", n_i), ("prod", n_i), ("amax", 0), ("mean", n_i + x.numel())):
         yield "scatter_reduce_", (x, 0, i2, source, reduce), work, 8 * n_i + 2 * w * n_i, w * n_i
     yield "scatter_reduce", (x, 0, i2, source, "sum"), n_i, 8 * n_i + 2 * w * n_i + whole, w * n_i + whole
-    s = source.numel()
     yield "index_add_", (x, 0, index, source), s, 24 + 2 * w * s, w * s
     yield "index_add", (x, 0, index, source), s, 24 + 2 * w * s + whole, w * s + whole
     yield "index_copy_", (x, 0, index, source), 0, 24 + w * s, w * s
@@ -182,6 +191,11 @@ def touched(k):
     yield "index_fill", (x, 0, index, 1.0), 0, 24 + whole, w * s + whole
     yield "index_reduce_", (x, 0, index, source, "prod"), s, 24 + 2 * w * s, w * s
     yield "index_reduce", (x, 0, index, source, "amin"), 0, 24 + 2 * w * s + whole, w * s + whole
+
+
+def _put(at):
+    """Writes at places given by tensors."""
+    e, x, m, n, source, s, index, w, whole = at.e, at.x, at.m, at.n, at.source, at.s, at.index, at.w, at.whole
     for indices, values in (
         ([index], source), ([None, index], torch.randn(m, 3)), ([index, index], torch.randn(3)), ([index[:, None], index], torch.randn(3, 3)),
         ([index], torch.tensor(1.0)),
@@ -199,6 +213,11 @@ def touched(k):
     yield "index_put_", (x, [e.b], torch.tensor(2.0)), 0, e.b.numel() + w, whole  # an upper bound: every element
     yield "put_", (x, index, source[0, :3]), 0, 24 + w * 3, w * 3
     yield "put", (x, index, source[0, :3], True), 3, 24 + 2 * w * 3 + whole, w * 3 + whole
+
+
+def _drawn(at):
+    """Gradients of lookups, draws with parameters that are read, and the sum of unfolded windows."""
+    e, x, m, n, ids, w, whole = at.e, at.x, at.m, at.n, at.ids, at.w, at.whole
     g = torch.randn(m, 3, n)
     yield "embedding_dense_backward", (g, ids, 7, -1, False), g.numel(), stored(g) + 8 * ids.numel(), w * 7 * n
     yield "bernoulli_.Tensor", (x, torch.rand(m, n)), 0, whole, whole
@@ -217,6 +236,11 @@ def touched(k):
     )
     yield "reflection_pad1d_backward", (torch.randn(1, 3, n + 3), e.row, [1, 2]), 3 * (n + 3), w * 3 * (2 * n + 3), w * 3 * n
     yield "replication_pad1d_backward", (torch.randn(1, 3, n + 3), e.row, [1, 2]), 3 * (n + 3), w * 3 * (2 * n + 3), w * 3 * n
+
+
+def _padded(at):
+    """Gradients of padding and windows, and counts."""
+    e, x, m, n, ids, w, whole = at.e, at.x, at.m, at.n, at.ids, at.w, at.whole
     g = torch.randn(1, 4, n + 2, n + 2)
     for name in ("reflection_pad2d_backward", "replication_pad2d_backward"):
         yield name, (g, e.image, [1, 1, 1, 1]), g.numel(), stored(g) + stored(e.image), stored(e.image)
@@ -229,6 +253,13 @@ def touched(k):
     yield "histc", (x, 5), 3 * x.numel(), whole, w * 5
     yield "multinomial", (x.abs(), 2), x.numel(), whole, 8 * m * 2
     yield "multinomial", (x.abs(), 2, True), m * (2 * n - 1), whole, 8 * m * 2
+
+
+def touched(k):
+    """(operator, arguments, FLOPs, bytes read, bytes written) by counting elements of the real tensors."""
+    at = places(k)
+    for part in (_picked, _scattered, _put, _drawn, _padded):
+        yield from part(at)
 
 
 @pytest.mark.parametrize("k", SIZES)

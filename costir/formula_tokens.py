@@ -15,7 +15,7 @@ RELATIONS = ("=", "<", "<=", ">", ">=", "~")
 # Function name -> least and most arguments.
 FUNCTIONS = {
     "floor": (1, 1), "ceil": (1, 1), "ceiling": (1, 1), "sqrt": (1, 1), "log": (1, 2), "ln": (1, 1), "log2": (1, 1),
-    "log10": (1, 1), "abs": (1, 1), "min": (1, 99), "max": (1, 99), "Min": (1, 99), "Max": (1, 99),
+    "log10": (1, 1), "abs": (1, 1), "gcd": (2, 2), "min": (1, 99), "max": (1, 99), "Min": (1, 99), "Max": (1, 99),
 }  # fmt: skip
 
 

@@ -79,6 +79,39 @@ def _fold(e: Any) -> Any:
     return e
 
 
+class gcd(sp.Function):  # type: ignore[misc]  # noqa: N801 - its name is what it prints as
+    """The greatest common divisor of two whole numbers, left as it is for sizes: sympy's own takes letters for polynomials."""
+
+    is_integer = True
+    is_positive = True
+
+    @classmethod
+    def eval(cls, a: Any, b: Any) -> Any:
+        """The value, where it can be said: of numbers, and where one divides the other."""
+        if a.is_Integer and b.is_Integer:
+            return sp.Integer(math.gcd(int(a), int(b)))
+        for small, large in ((a, b), (b, a)):
+            if small.is_positive and sp.cancel(large / small).is_integer:
+                return small
+        first, second = sorted((a, b), key=sp.default_sort_key)
+        return None if (first, second) == (a, b) else cls(first, second)
+
+    def _latex(self, printer: Any) -> str:
+        return rf"\gcd\left({printer._print(self.args[0])}, {printer._print(self.args[1])}\right)"
+
+
+def common_divisor(a: Expr, b: Expr) -> Expr:
+    """The greatest common divisor of two positive whole numbers."""
+    return cast(Expr, gcd(a, b))
+
+
+def _gcd_of_floats(a: Any, b: Any) -> Any:
+    """The greatest common divisors of arrays of whole numbers, given as floats."""
+    import numpy as np
+
+    return np.gcd(np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64))
+
+
 def terms(e: Expr) -> tuple[Expr, ...]:
     """The terms of a sum, or the expression itself."""
     return tuple(sp.Add.make_args(e))
@@ -95,11 +128,13 @@ def maximum(candidates: Iterable[Expr]) -> Expr:
     kept = list(dict.fromkeys(e for e in candidates if e != 0))
     if not kept:
         return ZERO
-    return kept[0] if len(kept) == 1 else cast(Expr, sp.Max(*kept, evaluate=False))
+    if len(kept) == 1 or all(e.is_number for e in kept):
+        return cast(Expr, sp.Max(*kept))
+    return cast(Expr, sp.Max(*kept, evaluate=False))
 
 
 def apply(function: str, arguments: Sequence[Expr]) -> Expr:
-    """A function by the name that people write: floor, ceil, sqrt, log (also with a base), ln, log2, log10, abs, min, max."""
+    """A function by its name: floor, ceil, sqrt, log (also with a base), ln, log2, log10, abs, gcd, min, max."""
     name = function.lower()
     if name in ("min", "max"):
         if all(a.is_number for a in arguments):
@@ -108,7 +143,7 @@ def apply(function: str, arguments: Sequence[Expr]) -> Expr:
     if name in ("log2", "log10"):
         return cast(Expr, sp.log(arguments[0], int(name[3:])))
     known = {"floor": sp.floor, "ceil": sp.ceiling, "ceiling": sp.ceiling, "sqrt": sp.sqrt, "ln": sp.log, "log": sp.log}
-    return cast(Expr, (known | {"abs": sp.Abs})[name](*arguments))
+    return cast(Expr, (known | {"abs": sp.Abs, "gcd": gcd})[name](*arguments))
 
 
 def ratio(above: Expr, below: Expr) -> Expr:
@@ -228,12 +263,15 @@ def evaluate(e: Expr, values: Mapping[Symbol, int | Expr]) -> Expr:
     return cast(Expr, sp.sympify(e).xreplace({k: sp.sympify(v) for k, v in values.items()}))
 
 
+_MODULES: list[Any] = [{"gcd": _gcd_of_floats}, "numpy"]
+
+
 def compile_many(expressions: Sequence[Expr | Boolean], names: Sequence[str]) -> Callable[..., Any]:
     """A function of the named sizes, for numpy arrays or numbers, that returns one value per expression.
 
     Common subexpressions are shared.
     """
-    return cast(Callable[..., Any], sp.lambdify([size(n) for n in names], list(expressions), modules="numpy", cse=True))
+    return cast(Callable[..., Any], sp.lambdify([size(n) for n in names], list(expressions), modules=_MODULES, cse=True))
 
 
 def roots(e: Expr, symbol: Symbol) -> list[Expr]:

@@ -80,14 +80,15 @@ def test_definition(name, build, formula, n):
 
 
 def test_adaptive_windows_as_formulas():
-    H = size("H")
-    for outputs in (2, 3, 5, 7):
-        total, exact = window_total(H, Integer(outputs))
-        assert exact
-        for n in range(outputs, 20):
-            assert evaluate(total, {H: n}) == sum(len(w) for w in f.windows(n, outputs))
-    assert window_total(2 * H, H) == (2 * H, True)
-    assert not window_total(H, size("O"))[1]
+    """The elements of all windows, listed one by one, for numbers of outputs in numbers and in letters."""
+    H, O = size("H"), size("O")
+    for outputs in (2, 3, 5, 7, 12, 30):
+        for n in range(1, 40):
+            windows = sum(len(w) for w in f.windows(n, outputs))
+            assert evaluate(window_total(H, Integer(outputs)), {H: n}) == windows
+            assert evaluate(window_total(H, O), {H: n, O: outputs}) == windows
+    assert window_total(2 * H, H) == 2 * H
+    assert str(window_total(H, O)) == "H + O - gcd(H, O)"
 
 
 POOLS = [

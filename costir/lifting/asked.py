@@ -14,7 +14,7 @@ from typing import Any, cast
 import sympy as sp
 
 from costir.ir import LOOP, Call, Tensor
-from costir.lifting.shapes import EXACT, PROPOSALS
+from costir.lifting.shapes import EXACT, PROPOSALS, windows
 from costir.symbolic import ONE, ZERO, Boolean, Expr, Integer, total
 
 Args = Mapping[str, Any]
@@ -223,6 +223,10 @@ def _convolution(args: Args) -> list[Boolean]:
     return [whole(w.shape[0], groups)] if isinstance(w, Tensor) and _numbers(groups) else []
 
 
+def _unfolded(args: Args) -> list[Boolean]:
+    return [at_least(n, ONE) for n in windows(args)]
+
+
 _ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
@@ -231,7 +235,7 @@ _ATTENTION = (
 _CONVOLUTIONS = ("convolution", "_convolution", "mkldnn_convolution", "convolution_overrideable")
 _OWN: dict[str, Callable[[Args], list[Boolean]]] = {
     "topk": _most("k"), "kthvalue": _most("k"), "multinomial": _multinomial, "select": _select,
-    "native_group_norm": _groups,
+    "native_group_norm": _groups, "im2col": _unfolded,
     **dict.fromkeys(("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"), _reflect),
     **dict.fromkeys(_ATTENTION, _heads),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),

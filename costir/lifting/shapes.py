@@ -63,6 +63,19 @@ def _pool(args: Args, output: int, dim: int) -> Iterator[Any]:
                   bool(args.get("ceil_mode")))  # fmt: skip
 
 
+def windows(args: Args) -> list[Any]:
+    """How many windows fit along each dimension of the image that `im2col` unfolds."""
+    x = args["self"]
+    reach = [_at(args[k], i, 1) for i in range(2) for k in ("kernel_size", "stride", "padding", "dilation")]
+    return [_window(n, *reach[4 * i : 4 * i + 4], False) for i, n in enumerate(x.shape[-2:])]
+
+
+def _im2col(args: Args, output: int, dim: int) -> Iterator[Any]:
+    if dim == len(args["self"].shape) - 2:
+        high, wide = windows(args)
+        yield high * wide
+
+
 def _cat(args: Args, output: int, dim: int) -> Iterator[Any]:
     parts = [t for t in args["tensors"] if isinstance(t, Tensor)]
     if len(parts) == 1 and len(parts[0].shape) > dim + 1:  # equal operands, stacked into one by the alignment
@@ -144,10 +157,10 @@ PROPOSALS: dict[str, Proposal] = {
                      "replication_pad2d", "replication_pad3d"), _pad),
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _view),
     "copy_in": _flattened, "all_gather": _gathered, "reduce_scatter": _scattered,
-    "cat": _cat, "slice": _slice, "arange": _arange, "unfold": _unfold,
+    "im2col": _im2col, "cat": _cat, "slice": _slice, "arange": _arange, "unfold": _unfold,
 }  # fmt: skip
 # Operators whose own definition is exact where a plain product is so only for sizes that divide evenly.
-EXACT = frozenset(n for n, p in PROPOSALS.items() if p in (_conv, _pool, _arange))
+EXACT = frozenset(n for n, p in PROPOSALS.items() if p in (_conv, _pool, _arange, _im2col))
 
 
 def proposals(name: str, args: Args, output: int, dim: int) -> Iterator[Any]:

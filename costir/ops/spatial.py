@@ -6,12 +6,11 @@ counted: they are computed once per row or column. Bytes: operands once, results
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from costir.ir import Call, Conventions, Cost, Tensor
 from costir.ops.families import charge, family, maybe, per_element, register, spread, targets, tensor
-from costir.symbolic import ZERO, Expr, Integer, ceil_div, floor_div, maximum, product, total
+from costir.symbolic import ZERO, Expr, ceil_div, common_divisor, maximum, product
 
 # ---- pooling -----------------------------------------------------------------------------------------------------------
 
@@ -57,20 +56,13 @@ family(
 )
 
 
-def window_total(size: Expr, outputs: Expr) -> tuple[Expr, bool]:
-    """Elements in all windows along one dimension of adaptive pooling, and whether that is exact.
+def window_total(size: Expr, outputs: Expr) -> Expr:
+    """Elements in all windows along one dimension of adaptive pooling: I + O - gcd(I, O).
 
-    Window i runs from floor(i I/O) to ceil((i+1) I/O), so that neighbours overlap wherever i I/O is no whole number:
-    I + O - gcd(I, O) elements. Symbolic sizes are taken as multiples of the number of outputs where O is not small.
+    Window i runs from floor(i I/O) to ceil((i+1) I/O), so that neighbours share an element wherever i I/O is no whole number:
+    at O - gcd(I, O) of the O - 1 boundaries between them.
     """
-    if outputs == 1 or (size / outputs).is_integer:
-        return size, True
-    if isinstance(size, Integer) and isinstance(outputs, Integer):
-        return size + outputs - math.gcd(int(size), int(outputs)), True
-    if isinstance(outputs, Integer) and outputs <= 16:
-        k = int(outputs)
-        return total(ceil_div((i + 1) * size, outputs) - floor_div(i * size, outputs) for i in range(k)), True
-    return size, False
+    return size + outputs - common_divisor(size, outputs)
 
 
 def _adaptive(call: Call, conventions: Conventions) -> Cost:
@@ -80,10 +72,8 @@ def _adaptive(call: Call, conventions: Conventions) -> Cost:
         small = tensor(call, "grad_output")
         extra = small.numel
     rank = _rank(call)
-    parts = [window_total(a, b) for a, b in zip(x.shape[-rank:], small.shape[-rank:], strict=True)]
-    elements = product((*x.shape[:-rank], *(p[0] for p in parts)))
-    note = "" if all(p[1] for p in parts) else "input sizes taken as multiples of the output sizes"
-    return charge(call, vector=elements + extra, note=note)
+    windows = [window_total(a, b) for a, b in zip(x.shape[-rank:], small.shape[-rank:], strict=True)]
+    return charge(call, vector=product((*x.shape[:-rank], *windows)) + extra)
 
 
 register(

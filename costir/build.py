@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costir import build_mesh, ir, solve
+from costir import branches, build_mesh, ir, solve
 from costir.build_serving import served_at, served_of
 from costir.errors import CostirError
 from costir.grouping import star_paths
@@ -73,7 +73,7 @@ def build(
         rows=tuple(rows),
         free=sum(1 for n in nodes if n.cost.status == "free"),
         totals={name: values.quantity(getattr(analysis, name)) for name in totals_of(analysis)},
-        chips=tuple(_chip(roof, unknown) for roof in roofs),
+        chips=tuple(_chip(roof, unknown, _branches(analysis)) for roof in roofs),
         unknown_size=unknown,
         constraints=tuple(analysis.constraints),
         unknown=tuple(str(u) for u in analysis.unknown),
@@ -197,7 +197,7 @@ def _times(t: Timing, known: bool) -> Times:
     return Times(t.compute, t.vector, t.memory, t.lower, t.upper if known else None, binds, t.network)
 
 
-def _chip(roof: Roofline, unknown: str) -> ChipInfo:
+def _chip(roof: Roofline, unknown: str, costed: Sequence[ir.Costed]) -> ChipInfo:
     chip = roof.chip
     maths = dict.fromkeys(n.cost.math for n in roof.nodes if n.cost.matmul != 0)
     peaks = {SHORT.get(m, m): float(rate) for m in maths if (rate := _rate(chip, m)) is not None}
@@ -210,10 +210,8 @@ def _chip(roof: Roofline, unknown: str) -> ChipInfo:
         vector=None if vector is None else float(vector),
         bandwidth=float(chip.memory_bandwidth),
         times=_times(roof.at(), roof.complete),
-        threshold=solve.whole(roof.costed, chip, unknown) if unknown else None,
-        network=solve.whole(roof.costed, chip, unknown, "network", roof.fabric.wiring)
-        if unknown and roof.communicates
-        else None,
+        threshold=branches.whole(costed, chip, unknown) if unknown else None,
+        network=branches.whole(costed, chip, unknown, "network", roof.fabric.wiring) if unknown and roof.communicates else None,
         links=roof.links,
     )
 
@@ -230,12 +228,18 @@ def _rate(chip: Chip, dtype: str) -> Any:
         return None
 
 
+def _branches(analysis: Analysis) -> tuple[ir.Costed, ...]:
+    """The model in each of its branches, that of the base sizes first."""
+    return tuple(a.costed for a in (analysis, *analysis.others))
+
+
 def _notes(analysis: Analysis, roofs: Sequence[Roofline]) -> tuple[str, ...]:
     """The analysis's notes, then what each chip's rates stand in for."""
     regime = []
     if analysis.others:
-        words = f"the regime of the base sizes ({ir.condition_text(analysis.regime)})"
-        regime = [f"operators, times and critical sizes: {words}; totals and sweeps: all {len(analysis.others) + 1} regimes"]
+        here, *others = branches.names(_branches(analysis))
+        regime = [f"branches: operators, times and what holds are those where {here}, as at the base sizes; "
+                  f"totals and sweeps are those where {' or '.join(others)}, too"]  # fmt: skip
     several = len(roofs) > 1
     on_chips = [f"{roof.chip.label}: {n}" if several else n for roof in roofs for n in roof.notes]
     return tuple(dict.fromkeys([*regime, *map(str, analysis.notes), *_stand_ins(roofs), *on_chips]))

@@ -84,12 +84,15 @@ class OnChip:
         return self.thresholds(unknown, against)[0]
 
     def thresholds(self, unknown: str, against: str = "") -> tuple[Threshold, ...]:
-        """The critical size of the whole, then of each operator; an operator is compared with its memory traffic."""
+        """The critical size of the whole, then of each operator of the base's branch, compared with its memory traffic."""
+        from costir.branches import whole
         from costir.solve import thresholds
 
         one_of("against", against, ("", "memory", "network"))
         other = against or ("network" if self.analysis.network != 0 else "memory")
-        return tuple(thresholds(self.analysis.costed, self.chip, unknown, other, self.wiring))
+        rows = thresholds(self.analysis.costed, self.chip, unknown, other, self.wiring)
+        costed = [a.costed for a in (self.analysis, *self.analysis.others)]
+        return (whole(costed, self.chip, unknown, other, self.wiring), *rows[1:])
 
     def roofline_figure(self) -> Any:
         """The roofline as a matplotlib figure: operators as points under the chip's roof."""

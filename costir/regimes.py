@@ -160,11 +160,13 @@ def confirmed(lifted: Lifted) -> Lifted:
     point = {size(n): Integer(v) for n, v in lifted.point.items()}
     seen = _sums([Node(c, *cost_of(c)) for c in (concrete(e) for e in lifted.witness)], {})
     said = _sums(cost(lifted.graph).nodes, point)
-    ones = ", ".join(f"{n} = 1" for n, v in lifted.point.items() if v == 1) or "the base sizes"
+    small = ", ".join(f"{n} = 1" for n, v in lifted.point.items() if v == 1)
+    ones = small or "the base sizes"
     if seen[0] != said[0]:
         raise LiftError(
-            f"at {ones} the model runs {seen[0]} FLOPs of contractions where the formula for other sizes gives {said[0]}",
-            "choose base sizes of 2 or more",
+            f"at {ones} the model runs {seen[0]} FLOPs of contractions where the formula for other sizes gives {said[0]}"
+            f"{'' if small else ': it takes another way there, and no comparison of sizes tells when'}",
+            "choose base sizes of 2 or more" if small else "choose base sizes like those that matter, or keep one as a number",
         )
     if seen[1] == said[1]:
         return lifted

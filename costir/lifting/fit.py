@@ -8,6 +8,7 @@ the number. No proposal is believed before it has given the right number at ever
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
@@ -16,9 +17,11 @@ import sympy as sp
 from costir.errors import LiftError
 from costir.lifting.steps import ROUNDING, Derived, combined, rounded_to, roundings_to
 from costir.symbolic import Expr, Integer, ceil_div, floor_div, size
+from costir.tracing.dims import slips
 
 Vector = tuple[int, ...]
 _LARGEST_DIVISOR = 4096
+_SHARES = (3, 4, 5, 8, 10, 20, 100)
 
 
 class UnsureError(LiftError):
@@ -198,6 +201,7 @@ class Fitter:
         yield from self._by_factor(vector)
         yield from self._by_period(vector)
         yield from self._floors(table, vector)
+        yield from self._shares(vector)
         yield from self._affine(table, vector)
 
     def _multiples(self, vector: Vector) -> Iterator[Expr]:
@@ -315,6 +319,19 @@ class Fitter:
                     continue
                 if all(abs(n * q - x) < q for n, x in zip(vector, values, strict=True)):
                     yield from (floor_div(w, Integer(q)), ceil_div(w, Integer(q)))
+
+    def _shares(self, vector: Vector) -> Iterator[Expr]:
+        """floor or ceiling of a decimal share of a size, int(0.3*T), simplest first: `0.3 * T` leaves no trace of its own.
+
+        Not of shares whose product as floats may come out beside the whole number that it is by fractions: 0.29*100 < 29.
+        """
+        for n in self.names:
+            values = [int(p[n]) for p in self.points]
+            if len(set(values)) < 3:
+                continue
+            for p, q in ((k, whole) for whole in _SHARES for k in range(1, whole) if math.gcd(k, whole) == 1):
+                if all(abs(v * q - x * p) < q for v, x in zip(vector, values, strict=True)) and not slips(p / q):
+                    yield from (floor_div(size(n) * p, Integer(q)), ceil_div(size(n) * p, Integer(q)))
 
     def _affine(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
         """a*u + b*v + c with whole a, b in -8..8, from the first two points; the others decide."""

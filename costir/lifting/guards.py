@@ -99,6 +99,8 @@ def condition_of(row: Sequence[Guard], fitter: Fitter) -> Boolean | None:
     condition = _RELATIONS[op](left, right)
     if condition in (sp.true, sp.false):
         return None
+    if op == "<=" and isinstance(left, (sp.floor, sp.ceiling)) and right.is_integer and (right - left.args[0]).is_nonnegative:
+        return None  # a share of a size, rounded, is no more than the size
     if op == "!=" and (left - right).is_number is False and not _can_meet(left, right):
         return None
     return condition

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from types import FrameType
 from typing import Any
 
 from costir.tracing.frames import is_library_file, is_user_file
@@ -68,7 +69,7 @@ def _arithmetic(op: str, name: str, swapped: bool = False) -> Callable[..., Any]
                 share = Quotient(
                     self, 1, Fraction(other).limit_denominator(10**6), float.__mul__(float(int.__int__(self)), other)
                 )
-                share.unsure = _slips(other)
+                share.unsure = slips(other)
                 return share
             return value
         left, right = (other, self) if swapped else (self, other)
@@ -223,12 +224,22 @@ def _crossed(op: str) -> Callable[[Quotient, Any], Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _slips(factor: float) -> bool:
+def slips(factor: float) -> bool:
     """Whether a whole number times a float may come out beside the whole number that it is by fractions: 100 * 0.29 < 29."""
     exact = Fraction(factor).limit_denominator(10**6)
     return exact.denominator > 1 and any(
         exact.denominator * k * factor != exact.numerator * k for k in range(1, min(_MULTIPLES, int(1e12) // exact.denominator))
     )
+
+
+def _note_half(frame: FrameType, left: int, factor: int, value: int) -> None:
+    """A half rounded as Python rounds it, halves to the even neighbour: floor((n + 1)/4) + floor((n + 2)/4)."""
+    top = left * factor
+    note_step(frame, "*", left, factor, top)
+    for i in (1, 2):
+        note_step(frame, "+", top, i, top + i)
+        note_step(frame, "//", top + i, 4, (top + i) // 4)
+    note_step(frame, "+", (top + 1) // 4, (top + 2) // 4, value)
 
 
 class Quotient(float):
@@ -307,6 +318,9 @@ class Quotient(float):
     def __round__(self, *digits: Any) -> Any:
         top, bottom = self.left * self.scale.numerator, self.right * self.scale.denominator
         value = float.__round__(self, *digits)
+        if not digits and top >= 0 and bottom == 2:
+            _note_half(sys._getframe(1), self.left, self.scale.numerator, value)
+            return value
         if digits or top < 0 or bottom <= 0 or bottom % 2 == 0:  # halves go to the even neighbour
             note_escape(sys._getframe(1), "round()", self.left, digits=True)
             return value

@@ -31,6 +31,11 @@ def is_library_file(filename: str) -> bool:
     return "/site-packages/" in filename or "/dist-packages/" in filename
 
 
+def is_check_of_module(frame: FrameType) -> bool:
+    """Whether a module of torch's own checks there what it is made from: an LSTM's projection is smaller than its state."""
+    return frame.f_code.co_name == "__init__" and "/torch/nn/modules/" in frame.f_code.co_filename
+
+
 def user_frame(start: int = 1) -> FrameType | None:
     """The innermost frame of user code below costir's own run, or None: who called costir is not asked."""
     frame: FrameType | None = sys._getframe(start)

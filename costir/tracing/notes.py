@@ -10,7 +10,7 @@ from fractions import Fraction
 from types import FrameType
 from typing import Any, NamedTuple
 
-from costir.tracing.frames import is_library_file, is_user_file, where
+from costir.tracing.frames import is_check_of_module, is_library_file, is_user_file, where
 
 OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -106,7 +106,7 @@ def note_comparison(op: str, left: int, right: int, outcome: bool, rounded: tupl
     """Note a comparison that the caller's caller made, where that is code of the user's or of a library."""
     if _log:
         frame = sys._getframe(2)
-        if is_user_file(frame.f_code.co_filename):
+        if is_user_file(frame.f_code.co_filename) or is_check_of_module(frame):
             library = is_library_file(frame.f_code.co_filename)
             _log[-1][0][Guard(where(frame), op, plain(left), plain(right), outcome, library, rounded=rounded)] = None
 

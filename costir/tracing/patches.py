@@ -22,68 +22,26 @@ from torch.utils._python_dispatch import _disable_current_modes
 from costir.errors import TraceError
 from costir.tracing.dims import Dim
 from costir.tracing.frames import user_frame, where
-from costir.tracing.notes import note_escape, note_guard, note_step
+from costir.tracing.functions import NBYTES, NOTED, NUMEL, SHAPE, SIZE, STRIDE
+from costir.tracing.notes import note_escape
 
 _INIT = tuple(n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_"))
-
-_SHAPE = torch.Tensor.shape.__get__
-_SIZE = torch.Tensor.size
-_ITEMS = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
-_NUMEL = (torch.Tensor.numel, torch.Tensor.nelement, torch.numel)
-
-
-def _note_edges(x: torch.Tensor, index: Any) -> None:
-    """Where a slice ends beyond the tensor it ends with it: whether it does is a branch that no comparison shows."""
-    given = index if isinstance(index, tuple) else (index,)
-    if not any(isinstance(i, slice) for i in given):
-        return
-    taken = [i for i in given if i is not None and i is not Ellipsis]
-    if any(not isinstance(i, (slice, int)) for i in taken):
-        return
-    shape = _SHAPE(x)
-    dim = 0
-    for i in given:
-        if i is Ellipsis:
-            dim = len(shape) - sum(1 for j in given[given.index(Ellipsis) :] if j is not None and j is not Ellipsis)
-        elif i is not None:
-            if isinstance(i, slice) and dim < len(shape):
-                for edge in (i.start, i.stop):
-                    if isinstance(edge, int) and edge and abs(edge) != shape[dim]:
-                        note_guard(user_frame(3), "<=", abs(edge), shape[dim], branch=True)
-            dim += 1
-
-
-def _note_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **options: Any) -> None:
-    """The fused operators take values as wide as the keys only; else torch runs the products one by one, and asks nothing."""
-    note_guard(user_frame(3), "==", _SHAPE(query)[-1], _SHAPE(value)[-1], branch=True)
-
-
-def _note_range(start: Any = 0, end: Any = None, step: Any = 1, **options: Any) -> None:
-    """How many numbers `arange` makes: a table made while the model is built is no operator of the run, yet has that size."""
-    start, end = (0, start) if end is None else (start, end)
-    if step == 1 or not all(isinstance(v, int) and not isinstance(v, bool) for v in (start, end, step)) or step == 0:
-        return
-    frame, span = user_frame(3), int(end) - int(start)
-    if start != 0:
-        note_step(frame, "-", end, start, span)
-    note_step(frame, "ceil", span, step, -(-span // int(step)))
 
 
 class _Shapes(TorchFunctionMode):  # type: ignore[misc]
     """Gives user code its tensors' sizes as `Dim`s, so that comparisons of them are noted."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _ITEMS:
-            _note_edges(args[0], args[1])
-        elif func is torch.arange:
-            _note_range(*args, **(kwargs or {}))
-        elif func is nn.functional.scaled_dot_product_attention:
-            _note_attention(*args, **(kwargs or {}))
+        note = NOTED.get(func)
+        if note is not None:
+            note(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
-        if func is _SIZE or func == _SHAPE:
+        if func is SIZE or func == SHAPE:
             return torch.Size([Dim(i) for i in out]) if isinstance(out, torch.Size) else Dim(out)
-        if func in _NUMEL:
+        if func in NUMEL or func == NBYTES:
             return Dim(out)
+        if func is STRIDE and out is not None:
+            return tuple(map(Dim, out)) if isinstance(out, tuple) else Dim(out)
         return out
 
 

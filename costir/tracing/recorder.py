@@ -10,15 +10,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from costir.errors import TraceError
+from costir.tracing.bounds import BOUNDED, note_bounds
 from costir.tracing.frames import is_library_file, user_frame, where
 from costir.tracing.lifetimes import Lifetimes
-from costir.tracing.notes import note_guard
 from costir.tracing.values import LIMIT, Known, Values, balanced, computable
 
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
 _NEAR = 3  # autograd nodes that one operator makes
 _LISTS = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd", "aten._fused_adagrad")  # elementwise over lists of tensors
-_BOUNDED = frozenset(("embedding", "index_select", "slice"))
 _CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
 
 
@@ -272,8 +271,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if name == "lift_fresh" and type(args[0]) is torch.Tensor and args[0].numel() <= LIMIT:
             return self._lift_fresh(func, args, kwargs)
         known = self.values.operands(_operands(args, kwargs))
-        if name in _BOUNDED:
-            self._bound(name, args)
+        if name in BOUNDED:
+            note_bounds(name, args, self.values)
         try:
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -288,26 +287,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         elif name in _CHOICES:
             self._choose(name, args, kwargs, out)
         return out
-
-    def _bound(self, name: str, args: Any) -> None:
-        """A table is only so long: note that the positions looked up, or the slice taken, lie within it."""
-        assert self.values is not None
-        if name == "slice":
-            step = args[4] if len(args) > 4 else 1
-            if (
-                isinstance(step, int) and 1 < step < args[0].shape[args[1]]
-            ):  # whether a reshape of it copies: only then is it dense
-                length = args[0].shape[args[1]]
-                note_guard(user_frame(3), "==", length % step, 0, branch=True, rounded=("%", length, step))
-            return
-        table, index = (args[0], args[1]) if name == "embedding" else (args[0], args[2])
-        known = self.values.get(index)
-        if known is not None and not known.data and not known.routed and known.value is not None and known.value.numel():
-            with _disable_current_modes():
-                top = int(known.value.max()) + 1
-            dim = 0 if name == "embedding" else args[1]
-            if 0 < top <= table.shape[dim]:
-                note_guard(user_frame(3), "<=", top, table.shape[dim])
 
     def _write(self, func: Any, args: Any, kwargs: Any, known: list[Known] | None) -> None:
         """An operator writes into its operands: follow it on real values, or forget them."""

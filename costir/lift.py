@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from costir import trace
-from costir.errors import CostirError, LiftError
+from costir.errors import CostirError, LiftError, TraceError
 from costir.lifting import depth as layers
 from costir.lifting.assemble import Lifted, assemble, held_out, told_apart
-from costir.lifting.confirm import confirmed_far, evened
+from costir.lifting.confirm import confirmed_around, evened
 from costir.lifting.fit import independent
 from costir.lifting.guards import Regime, conflicts
 from costir.lifting.implied import is_divisibility
@@ -25,6 +26,8 @@ from costir.tracing.notes import Guard
 
 _MESHES = 8  # numbers of devices that are tried
 _LONG = 400  # operators; a loop over a size that makes more of them is traced at small sizes
+_SHALLOW = (3, 2, 1)  # layers
+_LARGEST_SHARED = 8192  # larger sizes are not made multiples of themselves
 _THIRD_POINT_UP_TO = 1500  # operators; below that a third probe costs little and checks much
 
 
@@ -55,6 +58,8 @@ def lift(family: Family, phase: str = "forward", optimizer: Any = None, pins: Ma
         base_point[n] = run.depth.values(family.sizes[n])[3]
     base_point.update(base_mesh({a: family.sizes[a] for a in family.axes}))
     base = run.trace(base_point)
+    if len(base.events) > _LONG // 2 and loops_over_experts(base) and not family.related:
+        run = dataclasses.replace(run, loops=True)
     names = [n for n in family.sizes if n not in (pins or {}) and n not in run.ties]
     if not names:
         return assemble(run, [base], base, [], pins or {})
@@ -98,16 +103,27 @@ def blamed(run: Run, base: Trace, names: list[str], pins: Mapping[str, str], pro
         )
         if isinstance(tied, Lifted):
             return tied
+    if isinstance(problem, TraceError) and not run.loops and not run.family.axes:  # 12 heads share a width, by that number
+        shared = {n: base.sizes[n] for n in names if n not in run.depth.names and 1 < base.sizes[n] <= _LARGEST_SHARED}
+        even = _vary(dataclasses.replace(run, multiples=shared), base, names, pins, levels=(1,))
+        if isinstance(even, Lifted):
+            return even
     asked = {problem.guard.left, problem.guard.right} if isinstance(problem, _BranchError) else set()
     suspects = [n for n in names if n not in run.depth.names or not run.depth.trusted]
     for n in likely_culprits(suspects, run.depth.names, [n for n in names if base.sizes[n] in asked])[:4]:
         rest = [m for m in names if m != n]
-        without = (
-            _vary(run, base, rest, {**pins, n: f"for other values of {n}, {problem.message}"}, levels=(1,)) if rest else None
-        )
+        without = _vary(run, base, rest, {**pins, n: _why(n, problem, base)}, levels=(1,)) if rest else None
         if isinstance(without, Lifted):
             return without
     raise problem
+
+
+def _why(name: str, problem: CostirError, base: Trace) -> str:
+    """Why a size stays a number: what the program makes of it, where that is seen, or else what went wrong at others."""
+    taken = next((e for e in base.escapes if not e.library and e.value == base.sizes[name]), None)
+    if taken is not None and isinstance(problem, LiftError) and not isinstance(problem, _BranchError):
+        return f"{taken.source} takes {taken.what} of {name}: for what comes of it no formula in whole numbers was found"
+    return f"for other values of {name}, {problem.message}"
 
 
 def _depth(family: Family, phase: str) -> layers.Depth:
@@ -143,8 +159,9 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
     family = run.family
     sizes = {n: v for n, v in family.sizes.items() if n not in family.axes}
     own, axes = [n for n in names if n in sizes], [n for n in names if n not in sizes]
-    fixed = {n: run.depth.values(sizes[n], below=level == 2)[:3] for n in run.depth.names if n in own}
-    triples = generic(sizes, own, fixed, level, family.multiples, run.loops, family.related)
+    fixed = {n: _depths(run, sizes[n], level) for n in run.depth.names if n in own}
+    asked = {**run.multiples, **family.multiples}
+    triples = generic(sizes, own, fixed, level, asked, run.loops, family.related)
     if not family.axes:
         yield from triples
         return
@@ -166,6 +183,20 @@ def _runs(run: Run, point: Point) -> bool:
     return True
 
 
+def _depths(run: Run, base: int, level: int) -> tuple[int, ...]:
+    """Numbers of layers at three probes: as few as tell, where each layer is a loop with many operators of its own."""
+    if run.loops and not run.depth.trusted and base > len(_SHALLOW):
+        return _SHALLOW
+    return run.depth.values(base, below=level == 2)[:3]
+
+
+def loops_over_experts(base: Trace) -> bool:
+    """Whether the program does something once for each candidate of a router: more experts are more operators."""
+    times = Counter((e.op, e.source, e.site) for e in base.events)
+    often = max(times.values(), default=0)
+    return any(r.candidates > 1 and often >= r.candidates and often % r.candidates == 0 for r in base.routing)
+
+
 def _choices(run: Run, base: Trace, names: list[str], points: tuple[Point, ...]) -> list[tuple[Point, ...]]:
     """The points as the base's comparisons with plain numbers suggest them, then as they are."""
     if run.family.related:
@@ -184,8 +215,10 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
             traces = [run.trace(points[0])]
             if not run.loops and len(traces[0].events) > max(_LONG, 2 * len(base.events)):
                 return _LoopError("")
-            traces.append(run.trace(points[1]))
             spread = evened(traces, points)
+            if spread is None:
+                traces.append(run.trace(points[1]))
+                spread = evened(traces, points)
             if spread is not None:
                 points = spread
                 continue
@@ -208,7 +241,7 @@ def _attempt(run: Run, base: Trace, names: list[str], points: tuple[Point, ...],
                 traces += [t for t in more if t is not None]
                 found = told_apart(run, traces, base, names, pins)
             found = _widened(run, traces, base, names, pins, found)
-            return confirmed_far(run, traces, base, names, pins, found)
+            return confirmed_around(run, traces, base, names, pins, found)
         except CostirError as problem:
             return problem
     return LiftError("no sizes were found that take the same branches as the base sizes")
@@ -218,6 +251,8 @@ def _between(run: Run, point: Point, varied: Sequence[str]) -> list[Point]:
     """Points with numbers of layers between those of the probes: kinds of layers that alternate show only so."""
     names = [n for n in run.depth.names if n in varied]
     steps = (2, 3, *range(5, run.depth.period + 1))  # with the third probe, at 4, a whole period
+    if all(point[n] == _SHALLOW[0] and run.family.sizes[n] == point[n] + 1 for n in names):
+        return []  # all numbers of layers up to the base's are there
     return [{**point, **{n: point[n] + step for n in names}} for step in steps] if names and not run.depth.trusted else []
 
 

@@ -16,6 +16,7 @@ from costir.lifting.assemble import Lifted, assemble, told_apart
 from costir.lifting.far import FACTORS, far_point, spanned
 from costir.lifting.guards import conflicts
 from costir.lifting.implied import without_implied
+from costir.lifting.near import confirmed_near
 from costir.lifting.points import Point
 from costir.lifting.stuck import Run
 from costir.lifting.trial import Trial, UntrackedError
@@ -23,6 +24,23 @@ from costir.symbolic import Integer, size
 from costir.trace import Trace
 
 _FAR_CALLS = 3000  # operators of a run at far sizes
+_FACTORS_OF_EXPERTS = (2,)
+_NEAR_CALLS = 1000  # operators of a model that is tried at small sizes
+
+
+def confirmed_around(
+    run: Run, traces: list[Trace], base: Trace, names: list[str], pins: Mapping[str, str], found: Lifted
+) -> Lifted:
+    """The graph confirmed at sizes far larger and smaller than all others; or with the conditions under which it holds.
+
+    Raises:
+        UntrackedError, LiftError: as `confirmed_far`.
+    """
+    found = confirmed_far(run, traces, base, names, pins, found)
+    if run.family.related or run.family.axes or len(traces[0].events) > _NEAR_CALLS or _of_transformers(run):
+        return found
+    trial = _trial(run, traces, base, names, pins, found)
+    return dataclasses.replace(found, graph=confirmed_near(trial, found.graph, names))
 
 
 def confirmed_far(
@@ -87,8 +105,10 @@ def _uncertain(run: Run, traces: Sequence[Trace], base: Trace, names: Sequence[s
 
 def _far_trace(run: Run, conditions: Sequence[Any], seen: Sequence[Point], names: list[str], found: Lifted) -> Trace | None:
     """A trace far away, or a little nearer, where the conditions hold and the model runs; or None."""
-    for factor, keep in itertools.product(FACTORS, (False, True)):
-        point = _affordable(conditions, seen, dict.fromkeys(names, factor), run.depth.names, keep, found)
+    routed = run.loops and any(t.routing for t in run.known.values())  # each expert looks at every row: no more than needed
+    for factor, keep in itertools.product(_FACTORS_OF_EXPERTS if routed else FACTORS, (False, True)):
+        most = _FAR_CALLS // 2 if routed else _FAR_CALLS
+        point = _affordable(conditions, seen, dict.fromkeys(names, factor), run.depth.names, keep, found, most)
         if point is None:
             continue
         try:
@@ -104,12 +124,12 @@ def _far_trace(run: Run, conditions: Sequence[Any], seen: Sequence[Point], names
 
 
 def _affordable(conditions: Sequence[Any], seen: Sequence[Point], factors: Mapping[str, int], depths: Sequence[str], keep: bool,
-                found: Lifted) -> Point | None:  # fmt: skip
-    """A far point at which no more operators run than a look is worth, the sizes that steer their number less far; or None."""
+                found: Lifted, most: int) -> Point | None:  # fmt: skip
+    """A far point at which at most so many operators run, the sizes that steer their number less far; or None."""
     steering = {str(s) for c in found.graph.calls for s in (c.count * (c.rounds or 1)).free_symbols}
     while True:
         point = far_point(conditions, seen, list(factors), factors, depths, keep)
-        if point is None or _calls(found, point) <= _FAR_CALLS:
+        if point is None or _calls(found, point) <= most:
             return point
         if all(factors[n] == 1 for n in steering if n in factors):
             return None
@@ -147,13 +167,29 @@ def _trial(run: Run, traces: list[Trace], base: Trace, names: list[str], pins: M
             return False
         if uneven(more):
             return None
+        return like(more) or (without_views(more).events != more.events and like(more, plainer=True))
+
+    def like(more: Trace, plainer: bool = False) -> bool:
+        """Whether the calls are those found; `plainer`: but for views, which cost nothing (a slice of all is none)."""
+        mine, further = ([without_views(t) for t in traces], without_views(more)) if plainer else (traces, more)
         try:
-            return assemble(run, [*traces, more], base, names, pins).graph.calls == found.graph.calls
+            known = assemble(run, list(mine), without_views(base), names, pins) if plainer else found
+            return assemble(run, [*mine, further], without_views(base) if plainer else base, names, pins).graph.calls == (
+                known.graph.calls
+            )
         except CostirError:
             return False
 
     stated = [c.condition for c in found.graph.constraints]
     return Trial(agrees, run.trace, [t.sizes for t in traces], names, stated, found.guessed)
+
+
+_VIEWS = ("slice", "alias", "view", "expand", "select", "unsqueeze", "squeeze", "t", "permute", "transpose", "detach")
+
+
+def without_views(t: Trace) -> Trace:
+    """A trace without the calls that move nothing."""
+    return dataclasses.replace(t, events=tuple([e for e in t.events if e.op.split(".")[1] not in _VIEWS]))
 
 
 def evened(traces: Sequence[Trace], points: tuple[Point, ...]) -> tuple[Point, ...] | None:

@@ -27,6 +27,7 @@ class Run:
         ties: sizes that must be the product of others.
         known: traces made so far, by point.
         loops: the program runs more operators at larger sizes.
+        multiples: what sizes are kept multiples of, where the model does not run at others.
     """
 
     family: Family
@@ -35,6 +36,7 @@ class Run:
     depth: layers.Depth
     ties: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     loops: bool = False
+    multiples: Mapping[str, int] = dataclasses.field(default_factory=dict)
     known: dict[tuple[int, ...], Trace] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def trace(self, point: Mapping[str, int]) -> Trace:

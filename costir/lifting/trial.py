@@ -67,7 +67,7 @@ class Trial:
         culprits = [n for n in self.names if self._fails(n, far)]
         if not culprits:
             point = ", ".join(f"{n}={far[n]}" for n in self.names)
-            raise LiftError(f"at sizes far from the base ({point}) the model does otherwise{self._line(far)}, and no single "
+            raise LiftError(f"at sizes far from the base ({point}) the model does otherwise{self.line(far)}, and no single "
                             "size decides it", "choose larger base sizes, or keep sizes as numbers with --keep")  # fmt: skip
         return [c for n in culprits for c in self._of(n, self._moved(n, far))]
 
@@ -86,7 +86,7 @@ class Trial:
         return all(holds(c, {size(n): v for n, v in point.items()}) for c in self.conditions)
 
     def _of(self, name: str, failing: Mapping[str, int]) -> list[Constraint]:
-        at = self._line(failing)
+        at = self.line(failing)
         found = self._remainder(name, failing, at) or self._range(name, failing, at)
         if found is None:
             raise UntrackedError(f"the model does otherwise{at}", [name])
@@ -137,7 +137,7 @@ class Trial:
                 bad = middle
         return values[good]
 
-    def _line(self, point: Mapping[str, int]) -> str:
+    def line(self, point: Mapping[str, int]) -> str:
         """Where the run at a point first does otherwise than that at the first point seen: " at model.py:12", or ""."""
         here, there = self.trace(self.seen[0]).events, self.trace(point).events
         for a, b in zip(here, there, strict=False):

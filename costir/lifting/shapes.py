@@ -66,8 +66,11 @@ def _pool(args: Args, output: int, dim: int) -> Iterator[Any]:
 def windows(args: Args) -> list[Any]:
     """How many windows fit along each dimension of the image that `im2col` unfolds."""
     x = args["self"]
-    reach = [_at(args[k], i, 1) for i in range(2) for k in ("kernel_size", "stride", "padding", "dilation")]
-    return [_window(n, *reach[4 * i : 4 * i + 4], False) for i, n in enumerate(x.shape[-2:])]
+    found = []
+    for i, n in enumerate(x.shape[-2:]):
+        k, s, p, d = (_at(args[name], i, 1) for name in ("kernel_size", "stride", "padding", "dilation"))
+        found.append(_window(n, k, s, p, d, False))
+    return found
 
 
 def _im2col(args: Args, output: int, dim: int) -> Iterator[Any]:

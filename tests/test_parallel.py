@@ -339,3 +339,13 @@ def test_the_best_split_of_the_scaling_book_follows_from_a_traced_mlp() -> None:
         assert not share.free_symbols  # it grows as the root of the batch per chip, whatever the width is
         least[name] = round(float(1 / share**2), 1)
     assert least == {"added": 396.9, "overlapped": 99.2}
+
+
+def test_a_factor_before_a_remainder_is_not_printed() -> None:
+    import sympy as sp
+
+    from costir.ir import condition_text
+    from costir.symbolic import size
+
+    asked = sp.Eq(32 * sp.Mod(1024, size("X"), evaluate=False), 0, evaluate=False)
+    assert condition_text(asked) == "1024 % X == 0"

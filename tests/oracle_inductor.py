@@ -3,7 +3,7 @@
 The model is compiled on the CPU as far as the graphs of its forward and backward pass. These are moved to fake CUDA tensors,
 so that the rules for GPUs apply (no GPU and no Triton are needed, since nothing is generated), lowered and scheduled; then an
 exception ends it, and the kernels are read from the scheduler. Switched off: split and mixed-order reductions (which depend on
-the number of multiprocessors), layout optimisation, and the replacement of attention patterns.
+the number of multiprocessors), and layout optimisation.
 
     plans = kernels_of(model, args, backward=True)
     sum(k.nbytes for k in plans)

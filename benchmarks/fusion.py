@@ -6,6 +6,7 @@ python benchmarks/fusion.py [CASE ...]
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -25,20 +26,29 @@ def _family(name: str, module: Any, args: Any) -> Family:
     return Family(name, build, {})
 
 
-def main(names: list[str]) -> None:
-    """Print a line per model, width and phase."""
+def _counted(name: str, width: int, phase: str) -> tuple[float, float]:
+    """Bytes as found here, and TorchInductor's."""
+    module, args = CASES[name](width)
+    theirs = kernels_of(module, args, backward=phase == "backward")
+    module, args = CASES[name](width)
+    found = fuse(trace.run(_family(name, module, args), {}, phase), "inductor").kernels
+    return sum(k.nbytes for k in found), sum(k.nbytes for k in theirs)
+
+
+def main(arguments: list[str]) -> None:
+    """Print a line per model, width and phase; with --json the ratios, with --tiny of one model."""
     warnings.simplefilter("ignore")
-    print(f"{'model':24}{'width':>6}  {'phase':10}{'bytes':>12}{'inductor':>12}{'ratio':>8}  kernels")
-    for name in names or CASES:
-        for width in (48, 64):
+    names = [a for a in arguments if not a.startswith("--")] or (["rms_norm"] if "--tiny" in arguments else list(CASES))
+    ratios: dict[str, float] = {}
+    for name in names:
+        for width in (48,) if "--tiny" in arguments else (48, 64):
             for phase in ("forward", "backward"):
-                module, args = CASES[name](width)
-                theirs = kernels_of(module, args, backward=phase == "backward")
-                module, args = CASES[name](width)
-                run = trace.run(_family(name, module, args), {}, phase)
-                found = fuse(run, "inductor").kernels
-                a, b = sum(k.nbytes for k in found), sum(k.nbytes for k in theirs)
-                print(f"{name:24}{width:6}  {phase:10}{a:12.0f}{b:12}{a / b:8.4f}  {len(found)}/{len(theirs)}", flush=True)
+                ours, theirs = _counted(name, width, phase)
+                ratios[f"{name} {width} {phase}"] = ours / theirs
+                if "--json" not in arguments:
+                    print(f"{name:24}{width:6}  {phase:10}{ours:12.0f}{theirs:12.0f}{ours / theirs:8.4f}", flush=True)
+    if "--json" in arguments:
+        print(json.dumps(ratios))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 
 from costir import branches, build_mesh, ir, solve
 from costir.build_serving import served_at, served_of
+from costir.critical_path import critical_paths
 from costir.errors import CostirError
 from costir.grouping import star_paths
 from costir.memory_view import memory_of
@@ -37,6 +38,7 @@ def build(
     overlap: str = "op",
     memory: bool = False,
     curve: bool = False,
+    path: bool = False,
 ) -> Report:
     """The report of an analysis.
 
@@ -48,6 +50,7 @@ def build(
         fixed: sizes that were put in as numbers before, for the reader to see.
         critical: solve for the critical size of the whole at every point of the sweep, too.
         memory: what the run holds, too; always where there is a backward pass. curve: operator by operator.
+        path: the critical path, too.
         wiring: how a mesh lies on the chips' links. overlap: what the time of the whole means; see `roofline`.
 
     Raises:
@@ -73,7 +76,7 @@ def build(
         rows=tuple(rows),
         free=sum(1 for n in nodes if n.cost.status == "free"),
         totals={name: values.quantity(getattr(analysis, name)) for name in totals_of(analysis)},
-        chips=tuple(_chip(roof, unknown, _branches(analysis)) for roof in roofs),
+        chips=_paths([_chip(roof, unknown, _branches(analysis)) for roof in roofs], analysis, chips if path else (), overlap),
         unknown_size=unknown,
         constraints=tuple(analysis.constraints),
         unknown=tuple(str(u) for u in analysis.unknown),
@@ -87,6 +90,12 @@ def build(
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
         memory=memory_of(analysis, chips, unknown, curve) if memory else None,
     )
+
+
+def _paths(found: Sequence[ChipInfo], analysis: Analysis, chips: Sequence[Chip], overlap: str) -> tuple[ChipInfo, ...]:
+    """The chips with the critical path on each, where chips are given."""
+    paths = critical_paths(analysis, chips, overlap) if chips else (None,) * len(found)
+    return tuple(replace(c, path=p) for c, p in zip(found, paths, strict=True))
 
 
 def _others(analysis: Analysis) -> tuple[Analysis, ...]:

@@ -152,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     )
     a.add_argument("--plot", metavar="roofline|memory[=FILE]", help="draw a roofline, or the memory of the run (svg or png)")
     a.add_argument("--memory", action="store_true", help="what the run holds at its peak; always said of a training step")
+    a.add_argument("--critical-path", action="store_true", help="the time with operators side by side (one more run)")
     _devices(a)
     s = verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
     s.add_argument("--fits", action="store_true", help="the largest size with which the run fits the chip's memory")

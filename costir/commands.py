@@ -50,7 +50,12 @@ def analyze(o: argparse.Namespace) -> int:
     if o.traffic == "all":
         emit(_all_traffic(o, picture), name, o)
         return DONE
-    analysis, report = _reported(o, memory=o.memory, curve=bool(o.plot) and o.plot.startswith("memory"))
+    if o.critical_path and not o.chip:
+        raise CostirError("a critical path takes time on a chip", "add for example --chip h100; costir chips lists them")
+    if o.critical_path and o.explain:
+        raise CostirError("--explain is about operators, and shows no critical path", "leave out one of the two")
+    curve = bool(o.plot) and o.plot.startswith("memory")
+    analysis, report = _reported(o, memory=o.memory, curve=curve, path=o.critical_path)
     from costir import views
 
     view = views.explain(report, o.explain, analysis.why) if o.explain else views.analysis(report, brief=not o.all)
@@ -66,10 +71,10 @@ shard = analyze
 
 def _all_traffic(o: argparse.Namespace, picture: Path | None) -> View:
     """`--traffic all`: the kinds of traffic side by side."""
-    if o.explain or o.sweep or picture is not None:
+    if o.explain or o.sweep or picture is not None or o.critical_path:
         raise CostirError(
             "--traffic all compares totals",
-            "for --explain, --plot and --sweep choose one: --traffic inductor, xla, ideal, eager",
+            "for --explain, --plot, --sweep and --critical-path choose one: --traffic inductor, xla, ideal, eager",
         )
     chips = _chips(o)
     analysis = _analysis(o)
@@ -205,7 +210,7 @@ def _report(o: argparse.Namespace, **more: bool) -> Report:
 
 
 def _reported(
-    o: argparse.Namespace, critical: bool = False, memory: bool = False, curve: bool = False
+    o: argparse.Namespace, critical: bool = False, memory: bool = False, curve: bool = False, path: bool = False
 ) -> tuple[Analysis, Report]:
     sweep = sweep_points(o.sweep)
     chips = _chips(o)
@@ -220,7 +225,7 @@ def _reported(
     kept = _way(kept, chips, o)
     with progress("solving"):
         return kept, build(kept, chips, unknown=o.unknown or "", sweep=sweep, fixed=fixed, critical=critical,
-                     memory=memory, curve=curve,
+                     memory=memory, curve=curve, path=path,
                      wiring=wiring(o), overlap=getattr(o, "overlap", "op"))  # fmt: skip
 
 

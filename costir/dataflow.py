@@ -68,17 +68,17 @@ def dataflow(trace: Trace) -> Flow:
         for t in (*step.reads, *step.writes):
             last_use[t.memory] = i
         for t in step.reads:
-            for writer in known.setdefault(t.memory, _Memory()).before_reading(t):
+            for writer in known.setdefault(_home(t), _Memory()).before_reading(t):
                 graph.add_edge(writer, i, kind="data")
         for t in step.writes:
             made.setdefault(t.memory, i)
-            for before in known.setdefault(t.memory, _Memory()).before_writing(t):
+            for before in known.setdefault(_home(t), _Memory()).before_writing(t):
                 if before != i and not graph.has_edge(before, i):
                     graph.add_edge(before, i, kind="order")
         for t in step.reads:
-            known[t.memory].readers.append((i, t))
+            known[_home(t)].readers.append((i, t))
         for t in step.writes:
-            known[t.memory].wrote(i, t)
+            known[_home(t)].wrote(i, t)
     return Flow(steps, graph, last_use, made)
 
 
@@ -101,6 +101,11 @@ _RESERVES = ("aten.empty", "aten.new_empty", "aten.resize_", "aten.set_.")
 # Operators that write over an operand without a look at it.
 _OVERWRITES = frozenset(("copy_", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_",
                          "_foreach_copy_", "_foreach_zero_"))  # fmt: skip
+
+
+def _home(t: RawTensor) -> int:
+    """A number of what a tensor lies in; a sparse one lies in several memories, which nothing else shows."""
+    return t.memory if t.memory >= 0 else -2 - t.ref
 
 
 def _only_written(op: str, name: str) -> bool:

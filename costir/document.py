@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from costir import ir, memory_view
+from costir import ir, memory_view, path_view
 from costir.document_serving import cache_counted, serving_cells, serving_columns, serving_facts
 from costir.grouping import Group, combined, groups, sum_of, time_of
 from costir.page import Cell, Column, Document, Entry, Fact, Table
@@ -331,6 +331,7 @@ def _facts(r: Report) -> Iterable[Fact]:
         yield from memory_view.facts(r.memory)
     for chip in r.chips:
         yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, r.overlap))
+        yield from path_view.facts(chip, f"critical path {chip.name}" if len(r.chips) > 1 else "critical path")
         for threshold in chip.thresholds:
             yield from threshold_facts(threshold, "whole changes", everything=False)
     yield from serving_facts(r)

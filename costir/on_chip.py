@@ -13,6 +13,7 @@ from costir.network import AS_BUILT, Wiring
 
 if TYPE_CHECKING:
     from costir.analysis import Analysis
+    from costir.critical_path import CriticalPath
     from costir.hardware import Chip
     from costir.roofline import Timing
 
@@ -73,6 +74,25 @@ class OnChip:
 
         regime = self.analysis.regime_at(self.analysis.checked(sizes))
         return roofline(regime.costed, self.chip, self.wiring, self.overlap).at(**sizes)
+
+    @functools.cached_property
+    def critical_path(self) -> CriticalPath:
+        """The longest path through the operators at the base sizes; see `critical_path_at`."""
+        return self.critical_path_at()
+
+    def critical_path_at(self, **sizes: int) -> CriticalPath:
+        """The time where every operator starts as soon as what it needs is there, and the operators that it comes from.
+
+        Args:
+            sizes: where; those left out stay at the base. The model is run there, on fake tensors, with all its layers.
+
+        Raises:
+            CostirError: there is no run to look at (a notation string, an exported program, a mesh), or it is too long.
+            SizeError: as for `Analysis.at`.
+        """
+        from costir.critical_path import critical_paths
+
+        return critical_paths(self.analysis, [self.chip], self.overlap, sizes)[0]
 
     def critical(self, unknown: str, against: str = "") -> Threshold:
         """The size at which the whole stops being bound by memory, or by the network where devices communicate.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import costir
-from costir import ir, memory_view
+from costir import ir, memory_view, path_view
 from costir.document import row_change
 from costir.render import SCHEMA
 from costir.report import QUANTITIES, ByAlgorithm, ChipInfo, Point, Quantity, Report, Row, Served, Times, Way, plain
@@ -110,14 +110,19 @@ def _times(t: Times, r: Report) -> dict[str, Any]:
 
 def _chip(c: ChipInfo, r: Report) -> dict[str, Any]:
     links = {"links": list(c.links)} if r.communicates else {}
-    return links | {
-        "name": c.name,
-        "note": c.note,
-        "peaks": dict(c.peaks),
-        "vector": c.vector,
-        "bandwidth": c.bandwidth,
-        "times": _times(c.times, r),
-    }
+    path = {"critical_path": path_view.data(c.path)} if c.path is not None else {}
+    return (
+        links
+        | path
+        | {
+            "name": c.name,
+            "note": c.note,
+            "peaks": dict(c.peaks),
+            "vector": c.vector,
+            "bandwidth": c.bandwidth,
+            "times": _times(c.times, r),
+        }
+    )
 
 
 def _thresholds(r: Report) -> Iterable[dict[str, Any]]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costir import ir
 from costir.ops.kernel import KERNEL, kernel_name, operators
 from costir.symbolic import Expr
+
+if TYPE_CHECKING:
+    from costir.critical_path import CriticalPath
 
 QUANTITIES = ("matmul_flops", "vector_flops", "special_flops", "flops", "bytes", "read", "write", "intensity")
 TOTALS = (*QUANTITIES, "params", "weight_bytes")
@@ -124,6 +127,7 @@ class ChipInfo:
         times: of the whole; threshold: of the whole, against the memory.
         network: the threshold against the network, where devices communicate.
         links: how the mesh lies on the chip's links, in words.
+        path: the critical path, where it was asked for.
     """
 
     name: str
@@ -135,6 +139,7 @@ class ChipInfo:
     threshold: ir.Threshold | None = None
     network: ir.Threshold | None = None
     links: tuple[str, ...] = ()
+    path: CriticalPath | None = None
 
     @property
     def thresholds(self) -> tuple[ir.Threshold, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from costir import document, memory_view, mesh_tables, render_data, terms
+from costir import document, memory_view, mesh_tables, path_view, render_data, terms
 from costir import explain as explain_
 from costir.document import change, limit_text, plain_number
 from costir.document_serving import critical_facts
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def analysis(r: Report, brief: bool = True) -> View:
     """The whole report."""
-    doc = lambda: _more(document.document(r, brief), mesh_tables.tables(r))
+    doc = lambda: _more(document.document(r, brief), (*mesh_tables.tables(r), *path_view.tables(r, brief)))
     return View(doc, lambda: render_data.as_dict(r), lambda: render_data.as_rows(r))
 
 

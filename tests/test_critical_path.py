@@ -54,6 +54,10 @@ def chain(B=64, D=512, L=3):
     return nn.Sequential(*(nn.Linear(D, D) for _ in range(L))), (torch.empty(B, D),), {}
 
 
+def single(B=8):
+    return nn.Linear(16, 16), (torch.empty(B, 16),), {}
+
+
 def block(B=2, T=256, D=256, L=5):
     N = 4
 
@@ -181,7 +185,10 @@ def test_sizes_that_are_numbers_now_are_kept(transformer):
         (lambda: costir.analyze("[B,D] . [D,F]").on(CHIP), "needs the model itself"),
         (lambda: costir.analyze(chain, traffic="ideal").on(CHIP), "under ideal traffic no operator stands alone"),
         (lambda: costir.analyze(chain).on(CHIP, overlap="full"), "under full overlap no operator stands alone"),
-        (lambda: costir.analyze(chain, phase="train", micro_batches=4).on(CHIP), "micro-batches would run beside each other"),
+        (
+            lambda: costir.analyze(single, phase="backward", micro_batches=4).on(CHIP),
+            "micro-batches would run beside each other",
+        ),
     ],
 )
 def test_where_there_is_no_path(make, said):

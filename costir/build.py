@@ -11,7 +11,6 @@ import numpy as np
 
 from costir import branches, build_mesh, ir, solve
 from costir.build_serving import served_at, served_of
-from costir.critical_path import critical_paths
 from costir.errors import CostirError
 from costir.grouping import star_paths
 from costir.memory_view import memory_of
@@ -94,7 +93,11 @@ def build(
 
 def _paths(found: Sequence[ChipInfo], analysis: Analysis, chips: Sequence[Chip], overlap: str) -> tuple[ChipInfo, ...]:
     """The chips with the critical path on each, where chips are given."""
-    paths = critical_paths(analysis, chips, overlap) if chips else (None,) * len(found)
+    if not chips:
+        return tuple(found)
+    from costir.critical_path import critical_paths  # not above: it runs models, and notation needs no torch
+
+    paths = critical_paths(analysis, chips, overlap)
     return tuple(replace(c, path=p) for c, p in zip(found, paths, strict=True))
 
 

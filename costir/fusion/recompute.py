@@ -8,6 +8,7 @@ reductions and random numbers are never done again, nor is what the backward pas
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,10 +45,10 @@ def _cut(program: Program, forward: list[Piece], backward: list[Piece], wanted: 
     for p in (*forward, *backward):
         for v in dict.fromkeys(r.value for r in p.reads):
             users.setdefault(v, []).append(p)
-    graph, far = nx.DiGraph(), _distances(forward, users)
+    graph, far, apart = nx.DiGraph(), _distances(forward, users), _far_apart(forward, users)
     graph.add_nodes_from(("source", "sink"))
     for i, p in enumerate(forward):
-        if _never_again(program, p, users):
+        if i in apart or _never_again(program, p, users):
             graph.add_edge("source", ("piece", i))
         for r in p.reads:
             graph.add_edge(("out", r.value), ("piece", i))
@@ -62,6 +63,35 @@ def _cut(program: Program, forward: list[Piece], backward: list[Piece], wanted: 
             graph.add_edge(("out", v), "sink")
     _, (near, _) = nx.minimum_cut(graph, "source", "sink", flow_func=boykov_kolmogorov)
     return {v for kind, v in (n for n in near if isinstance(n, tuple)) if kind == "in" and ("out", v) not in near}
+
+
+def _far_apart(forward: list[Piece], users: dict[int, list[Piece]]) -> set[int]:
+    """Positions of work on a value that is used before a library call, too: the two uses are not in one kernel.
+
+    So the sums of a residual stream are kept, each of them, and no kernel adds up all blocks again.
+    """
+    order = {id(p): i for i, p in enumerate(forward)}
+    after = [sorted({order[id(u)] for w in p.writes for u in users.get(w.value, ()) if id(u) in order}) for p in forward]
+    apart = set[int]()
+    for i, p in enumerate(forward):
+        if after[i] and p.kind != "opaque":
+            first = _library_call_after(forward, after, after[i])
+            apart.update(k for k in after[i] if k > first and forward[k].kind != "opaque")
+    return apart
+
+
+def _library_call_after(forward: list[Piece], after: list[list[int]], start: list[int]) -> int:
+    """The first work that cannot be in a kernel with what leads to it from `start`, by position; the last of these if none."""
+    waiting, last, seen = [(i, True) for i in start], start[-1], set(start)
+    while waiting:
+        i, joins = heapq.heappop(waiting)
+        if not joins:
+            return i
+        for k in after[i]:
+            if k <= last and k not in seen:
+                seen.add(k)
+                heapq.heappush(waiting, (k, forward[i].kind != "opaque" and forward[k].kind != "opaque"))
+    return last
 
 
 def _distances(forward: list[Piece], users: dict[int, list[Piece]]) -> dict[int, int]:

@@ -94,6 +94,27 @@ def test_what_the_backward_pass_needs_is_cut_where_it_is_least():
     assert wide == []
 
 
+class Residual(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(50, D), nn.LayerNorm(D)
+        self.layers = nn.ModuleList(nn.Linear(D, D) for _ in range(layers))
+
+    def forward(self, x):
+        h = self.table(x.long())
+        for layer in self.layers:
+            h = h + layer(self.norm(h))
+        return self.norm(h)
+
+
+@pytest.mark.parametrize("layers", [3, 5])
+def test_no_kernel_adds_up_a_whole_residual_stream_again(layers):
+    """What is used before a library call and after it is kept in memory, as torch.compile does."""
+    kernels = fused_trace(run(Residual(layers), (N,), phase="backward"), "inductor").events
+    again = [[op for op, _ in dict(k.args).get("again", ())] for k in kernels]
+    assert max(a.count("aten.add.Tensor") for a in again) <= 1
+
+
 class Scale(nn.Module):
     def __init__(self):
         super().__init__()

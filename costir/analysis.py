@@ -365,8 +365,17 @@ class Analysis:
         return {}
 
     def _under(self, traffic: str, count: Any) -> Analysis:
-        first, *rest = (replace(a, costed=count(a.costed, a.origin, traffic), others=()) for a in (self, *self.others))
+        first, *rest = (
+            replace(a, costed=count(a.costed, a.origin, traffic), others=(), origin=a._remembering())
+            for a in (self, *self.others)
+        )
         return replace(first, others=tuple(rest))
+
+    def _remembering(self) -> Origin | None:
+        """The origin with the graph of operators, which kernels do not show."""
+        if self.origin is None or self.conventions.traffic != "eager":
+            return self.origin
+        return replace(self.origin, operators=self.costed.graph)
 
     @functools.cached_property
     def why(self) -> Any:

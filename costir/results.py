@@ -166,6 +166,7 @@ class Origin:
         names: new names of a program's symbols.
         fixed: sizes that are numbers in the analysis.
         evidence: the traces that the formulas come from; None where there are none.
+        operators: the graph of operators, where the analysis has kernels instead.
     """
 
     subject: Any
@@ -173,6 +174,7 @@ class Origin:
     names: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
     evidence: Any = field(default=None, compare=False, repr=False)
+    operators: Any = field(default=None, compare=False, repr=False)
 
 
 def is_size(v: Any) -> bool:

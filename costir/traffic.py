@@ -43,7 +43,8 @@ def costed_under(costed: Costed, origin: Origin | None, traffic: str) -> Costed:
         )
     from costir.fused import fused
 
-    found = cost(fused(costed.graph, evidence, traffic), conventions)
+    graph = costed.graph if origin.operators is None else origin.operators
+    found = cost(fused(graph, evidence, traffic), conventions)
     gone = {size(n): Integer(v) for n, v in origin.fixed.items()}
     return substituted(found, gone) if gone else found
 

@@ -2,40 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from costir.fusion.composite import lower
-from costir.fusion.inline import live
+from costir.fusion.inline import inline, live
 from costir.fusion.kernels import Kernel, parts
-from costir.fusion.pieces import Program
+from costir.fusion.pieces import Piece, Program
 from costir.fusion.space import Access
 from costir.trace import Trace
 from costir.tracing.recorder import RawTensor
 
+Touched = dict[int, tuple[int, list[Access]]]  # by value: the position of a call, and what of the value is touched
+_REREAD = 1.5  # as in `rules`: what a compiler asks for less of by inlining, nobody must read
+
 
 def ideal(trace: Trace) -> tuple[Kernel, ...]:
     """One kernel per call that does something, with the memory that must be moved: a value from outside counts where it is
-    read first, one that outlives the run where it is written last."""
+    read first, one that outlives the run where it is written last. Of what is computed only where it is picked, no more is read
+    than is picked."""
     program = lower(trace)
     reads: dict[int, list[RawTensor]] = {}
     writes: dict[int, list[RawTensor]] = {}
     needed = live(program)
-    for v, (event, found) in _taken(program).items():
-        reads.setdefault(event, []).extend(parts(program, v, found))
     for v, (event, found) in _left(program).items():
         writes.setdefault(event, []).extend(parts(program, v, found))
     events = {p.event for p in (*program.pieces, *needed)}
+    plain = {v: (event, parts(program, v, found)) for v, (event, found) in _taken(program, needed).items()}
+    fewer = _taken(program, inline(program, needed, _REREAD))
+    for v, (event, found) in plain.items():
+        less = parts(program, v, fewer[v][1]) if v in fewer else []
+        reads.setdefault(event, []).extend(min(found, less, key=_elements))
     return tuple(Kernel((e,), (), tuple(reads.get(e, ())), tuple(writes.get(e, ()))) for e in sorted(events))
 
 
-def _taken(program: Program) -> dict[int, tuple[int, list[Access]]]:
+def _elements(found: Sequence[RawTensor]) -> int:
+    total = 0
+    for t in found:
+        n = 1
+        for d in t.shape:
+            n *= d
+        total += n
+    return total
+
+
+def _taken(program: Program, pieces: Sequence[Piece]) -> Touched:
     """By value that was there before: the call that reads it first, and all reads."""
-    out: dict[int, tuple[int, list[Access]]] = {}
-    for p in live(program):
+    out: Touched = {}
+    for p in pieces:
         for r in p.reads:
-            if program.values[r.value].maker is None:
-                out.setdefault(r.value, (p.event, []))[1].append(r)
+            v = _outside(program, r)
+            if v is not None:
+                out.setdefault(v, (p.event, []))[1].append(r._replace(value=v))
     return out
 
 
-def _left(program: Program) -> dict[int, tuple[int, list[Access]]]:
-    """By value that outlives the run: the call that writes it, and what it writes."""
-    return {w.value: (p.event, [w]) for p in program.pieces for w in p.writes if program.values[w.value].kept}
+def _outside(program: Program, read: Access) -> int | None:
+    """The value from outside that is seen by a read, through what was written over parts of it; None where it sees none."""
+    *written, first = _changes(program, read.value)
+    if program.values[first].maker is not None:
+        return None
+    over = [w for v in written for w in _writes(program, v)]
+    if any(w.region() == read.region() for w in over if not w.irregular and not read.irregular):
+        return None
+    regions = {(w.irregular, w.mark) if w.irregular else w.region(): w.elements for w in over}
+    return None if sum(regions.values()) >= program.values[first].numel else first
+
+
+def _changes(program: Program, value: int) -> Iterator[int]:
+    """A value, and those that it is a changed part of, up to one that is new as a whole."""
+    at: int | None = value
+    while at is not None:
+        yield at
+        at = program.values[at].before
+
+
+def _writes(program: Program, value: int) -> list[Access]:
+    maker = program.values[value].maker
+    return [] if maker is None else [w for w in program.pieces[maker].writes if w.value == value]
+
+
+def _left(program: Program) -> Touched:
+    """By value that outlives the run: the call that writes it last, and all that is written of it."""
+    out: Touched = {}
+    for p in program.pieces:
+        for w in p.writes:
+            if program.values[w.value].kept:
+                found = [x._replace(value=w.value) for v in _changes(program, w.value) for x in _writes(program, v)]
+                out[w.value] = p.event, found
+    return out

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from costir.dataflow import Step
-from costir.fusion.pieces import Program
+from costir.fusion.pieces import Piece, Program
 from costir.fusion.space import Access, Ints
 from costir.ir import Conventions, Cost
 from costir.ops import registry
@@ -113,8 +113,14 @@ class Lower:
         piece = self.program.add("opaque", (), 0, found)
         number = len(self.program.pieces) - 1
         for t in writes:
+            before = self.program.before(t)
             value = self.program.write(number, t)
-            piece.writes.append(self.whole(t)._replace(value=value))
+            access = self.whole(t)._replace(value=value)
+            if len(writes) == 1 and before is not None and cost.status != "unknown":  # nor does it write them whole
+                written = max(int(float(cost.write) / self.program.values[value].itemsize), 1)
+                access = access._replace(irregular=min(access.irregular, written))
+            self._keep_rest(piece, value, access.elements, before)
+            piece.writes.append(access)
 
     def _at_most(self, found: list[Access], most: float) -> list[Access]:
         """The accesses with the largest made smaller until they are at most so many bytes."""
@@ -148,16 +154,20 @@ class Lower:
     def _write(self, number: int, writes: Sequence[RawTensor], shape: Ints, order: Sequence[int]) -> None:
         piece = self.program.pieces[number]
         for t in writes:
-            before = self.program.current.get(t.memory)
+            before = self.program.before(t)
             value = self.program.write(number, t)
-            made = self.program.values[value]
             access = self._at(value, t, shape, order, range(len(shape))) if len(t.shape) == len(shape) else self.whole(t)
-            if access.elements < made.numel:  # a part of a memory is written: the rest stays as it was
-                made.whole = True
-                if before is not None:
-                    self.program.values[before].whole = True
-                    piece.after.append(before)
+            self._keep_rest(piece, value, access.elements, before)
             piece.writes.append(access._replace(value=value))
+
+    def _keep_rest(self, piece: Piece, value: int, written: int, before: int | None) -> None:
+        """Where a part of a memory is written, the rest stays as it was."""
+        made = self.program.values[value]
+        if written < made.numel:
+            made.whole, made.before = True, before
+            if before is not None:
+                self.program.values[before].whole = True
+                piece.after.append(before)
 
 
 def eager_cost(event: Event) -> Cost:

@@ -27,6 +27,7 @@ class Value:
         maker: the piece that makes it, None where it was there before.
         kept: it must be in memory at the end.
         whole: it is read as a whole memory only: pieces that read it are never part of the kernel that makes it.
+        before: the value of which it is a changed part, where its maker writes over some of the memory only.
     """
 
     tensor: RawTensor
@@ -35,6 +36,7 @@ class Value:
     maker: int | None = None
     kept: bool = False
     whole: bool = False
+    before: int | None = None
 
     @property
     def itemsize(self) -> float:
@@ -99,6 +101,7 @@ class Program:
         self.current: dict[int, int] = {}  # memory -> its value now
         self.at = 0  # the event that is lowered
         self._whole: dict[int, RawTensor] = {}
+        self._born = _born(trace)
         for t in self._known():
             self._note(t)
 
@@ -141,6 +144,10 @@ class Program:
         maker = self.values[value].maker
         return "" if maker is None else self.pieces[maker].kind
 
+    def before(self, t: RawTensor) -> int | None:
+        """What is in a tensor's memory before a call writes to it; None where nobody put anything there."""
+        return self.value(t) if t.memory >= 0 and t.memory not in self._born else self.current.get(t.memory)
+
     def temp(self, shape: Sequence[int], dtype: str = "float32") -> RawTensor:
         """A tensor that lives only inside of the call."""
         self._temps = getattr(self, "_temps", -1) - 1
@@ -164,6 +171,16 @@ class Program:
 
 def _once(reads: Iterable[Access]) -> list[Access]:
     return list(dict.fromkeys(reads))
+
+
+def _born(trace: Trace) -> set[int]:
+    """The memories that the calls of a trace make."""
+    old = {w.tensor.memory for w in trace.weights}
+    born = set[int]()
+    for e in trace.events:
+        old.update(t.memory for _, v in e.args for t in flat(v) if t.memory not in born)
+        born.update(t.memory for t in e.outputs if t.memory not in old)
+    return born
 
 
 def flat(x: object) -> Iterable[RawTensor]:

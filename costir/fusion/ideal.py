@@ -29,9 +29,9 @@ def ideal(trace: Trace) -> tuple[Kernel, ...]:
     events = {p.event for p in (*program.pieces, *needed)}
     plain = {v: (event, parts(program, v, found)) for v, (event, found) in _taken(program, needed).items()}
     fewer = _taken(program, inline(program, needed, _REREAD))
-    for v, (event, found) in plain.items():
+    for v, (event, taken) in plain.items():
         less = parts(program, v, fewer[v][1]) if v in fewer else []
-        reads.setdefault(event, []).extend(min(found, less, key=_elements))
+        reads.setdefault(event, []).extend(min(taken, less, key=_elements))
     return tuple(Kernel((e,), (), tuple(reads.get(e, ())), tuple(writes.get(e, ()))) for e in sorted(events))
 
 

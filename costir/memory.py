@@ -58,7 +58,8 @@ class Memory:
     Attributes:
         analysis: whose run it is.
         peaks: the moments that are the peak at some sizes, that of the base first; see `costir.lifting.peaks.Peak`.
-        least: the smallest numbers of layers that the formulas were held against; with fewer, the first is the last, too.
+        least: the smallest numbers of layers, or turns of a loop, that the formulas were held against; with fewer, the first is
+            the last, too.
         note: where a run at the base sizes holds something else than the formulas say, by how much; else "".
     """
 
@@ -91,7 +92,7 @@ class Memory:
     def at(self, **sizes: int) -> Moment:
         """The peak and its parts as numbers; sizes left out stay at the base.
 
-        Where programs take shortcuts (dimensions of 1), and with fewer layers than `least`, the run itself is looked at.
+        Where programs take shortcuts (dimensions of 1), and with fewer layers or turns than `least`, a run is looked at.
 
         Raises:
             SizeError: as for `Analysis.at`.
@@ -207,9 +208,16 @@ def memory(analysis: Analysis) -> Memory:
     everywhere = peaks(origin.evidence)
     found = [_put_in(p, fixed, origin.fixed) for p in everywhere]
     kept = _sorted([p for p in found if p is not None], analysis.sizes)
-    least = {n: min(int(t.sizes[n]) for t in origin.evidence.traces) for n in origin.evidence.depths}
+    least = {n: min(int(t.sizes[n]) for t in origin.evidence.traces) for n in (*origin.evidence.depths, *_loops(analysis))}
     least = {n: v for n, v in least.items() if v > 1 and n in analysis.sizes}
     return Memory(analysis, tuple(kept), least, _shortcut(origin.evidence, everywhere))
+
+
+def _loops(analysis: Analysis) -> list[str]:
+    """The sizes that say how often something is called: with fewer calls, others are the first and the last."""
+    assert analysis.origin is not None
+    inside = {str(s) for c in analysis.graph.calls for s in c.count.free_symbols}
+    return [n for n in analysis.sizes if n in inside and n not in analysis.origin.evidence.depths]
 
 
 def _shortcut(evidence: Evidence, found: Sequence[Peak]) -> str:

@@ -124,6 +124,34 @@ def test_the_formula_is_what_a_run_holds_at_any_sizes(analysed, point):
         assert analysed.memory.peak.xreplace({size(n): Integer(v) for n, v in sizes.items()}).doit() >= real - 64
 
 
+class Again(nn.Module):
+    """One layer, again and again."""
+
+    def __init__(self, D, L):
+        super().__init__()
+        self.layer, self.turns = nn.Linear(D, D), L
+
+    def forward(self, x):
+        for _ in range(self.turns):
+            x = torch.tanh(self.layer(x))
+        return x.square().mean()
+
+
+def again(B=8, D=16, L=3):
+    return Again(D, L), (torch.zeros(B, D),), {}
+
+
+def test_a_loop_of_fewer_turns_holds_what_a_run_holds():
+    m = costir.analyze(again, phase="train").memory
+    family = Family("again", again, {"B": 8, "D": 16, "L": 3})
+    for point in ({"L": 1}, {"L": 2}, {"L": 1, "B": 200}, {"L": 9, "B": 3}):
+        assert (
+            m.at(**point).total
+            == followed(family, point)
+            == pytest.approx(real_peak(family, {**family.sizes, **point}), abs=64)
+        )
+
+
 def test_the_peak_moves(analysed):
     m = analysed.memory
     assert m.at(B=1).phase == "optimizer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from costir.fusion.composite import lower
 from costir.fusion.inline import inline, live
@@ -35,7 +35,7 @@ def ideal(trace: Trace) -> tuple[Kernel, ...]:
     return tuple(Kernel((e,), (), tuple(reads.get(e, ())), tuple(writes.get(e, ()))) for e in sorted(events))
 
 
-def _elements(found: Sequence[RawTensor]) -> int:
+def _elements(found: Iterable[RawTensor]) -> int:
     total = 0
     for t in found:
         n = 1

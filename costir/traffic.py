@@ -29,9 +29,15 @@ def costed_under(costed: Costed, origin: Origin | None, traffic: str) -> Costed:
         traffic: "inductor", "xla", "ideal", or "eager".
 
     Raises:
-        LoadError: where there is nothing to fuse: a program of several operators that was not traced here.
+        LoadError: where there is nothing to fuse: a program of several operators that was not traced here, or a cache that is
+            not counted as it runs.
         LiftError: where the kernels follow no formula.
     """
+    if traffic != "eager" and costed.conventions.cache == "serving":
+        raise LoadError(
+            f"traffic {traffic} counts the program as it runs, --cache serving what engines do instead",
+            "--cache dynamic or static goes with every traffic, --cache serving with --traffic eager",
+        )
     conventions = replace(costed.conventions, traffic=cast(Any, traffic))
     evidence = origin.evidence if origin is not None else None
     if origin is None or evidence is None:

@@ -212,6 +212,12 @@ def test_a_family_with_caches_as_arguments(tmp_path):
     assert costir.analyze(family_file(tmp_path, CAT)).cache is None
 
 
+def test_a_cache_that_is_counted_as_engines_do_is_not_fused(tmp_path):
+    a = costir.analyze(family_file(tmp_path, CAT), phase="decode", cache_kind="serving")
+    with pytest.raises(CostirError, match="traffic ideal counts the program as it runs"):
+        a.under("ideal")
+
+
 IN_PLACE = """
 class Step(nn.Module):
     def __init__(self, D):

@@ -146,7 +146,8 @@ class Residual(nn.Module):
     def __init__(self, layers):
         super().__init__()
         self.table, self.norm = nn.Embedding(50, D), nn.LayerNorm(D)
-        self.layers = nn.ModuleList(nn.Linear(D, D) for _ in range(layers))
+        wide = (nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D)) for _ in range(layers))
+        self.layers = nn.ModuleList(wide)
 
     def forward(self, x):
         h = self.table(x.long())
@@ -160,7 +161,7 @@ def test_no_kernel_adds_up_a_whole_residual_stream_again(layers):
     """What is used before a library call and after it is kept in memory, as torch.compile does."""
     kernels = fused_trace(run(Residual(layers), (N,), phase="backward"), "inductor").events
     again = [[op for op, _ in dict(k.args).get("again", ())] for k in kernels]
-    assert max(a.count("aten.add.Tensor") for a in again) <= 1
+    assert max(a.count("aten.add.Tensor") for a in again) == 0
 
 
 class Scale(nn.Module):

@@ -120,3 +120,21 @@ def cross_entropy(width):
 def conv_bn_relu(width):
     inner = nn.Sequential(nn.Conv2d(8, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
     return Loss(inner, 12), (torch.randn(2, 8, 12, 12),)
+
+
+class Residual(nn.Module):
+    def __init__(self, width, layers):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers + 1))
+        wide = (nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(layers))
+        self.layers = nn.ModuleList(wide)
+
+    def forward(self, x):
+        for norm, layer in zip(self.norms, self.layers, strict=False):
+            x = x + layer(norm(x))
+        return self.norms[-1](x)
+
+
+@case
+def residual_stream(width):
+    return Loss(Residual(width, 3), width), rows(width)

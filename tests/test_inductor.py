@@ -17,7 +17,14 @@ def ours(module, args, phase):
     return sum(k.nbytes for k in fuse(t, "inductor").kernels)
 
 
-CHOSEN = [("layer_norm", 48), ("rms_norm", 64), ("swiglu_mlp", 32), ("attention_fused", 48), ("cross_entropy", 32)]
+CHOSEN = [
+    ("layer_norm", 48),
+    ("rms_norm", 64),
+    ("swiglu_mlp", 32),
+    ("attention_fused", 48),
+    ("cross_entropy", 32),
+    ("residual_stream", 32),
+]
 
 
 @pytest.mark.parametrize(("name", "width"), CHOSEN)

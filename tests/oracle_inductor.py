@@ -3,7 +3,7 @@
 The model is compiled on the CPU as far as the graphs of its forward and backward pass. These are moved to fake CUDA tensors,
 so that the rules for GPUs apply (no GPU and no Triton are needed, since nothing is generated), lowered and scheduled; then an
 exception ends it, and the kernels are read from the scheduler. Switched off: split and mixed-order reductions (which depend on
-the number of multiprocessors), and layout optimisation.
+the number of multiprocessors), layout optimisation, and the patterns that replace attention written out by fused attention.
 
     plans = kernels_of(model, args, backward=True)
     sum(k.nbytes for k in plans)
@@ -18,6 +18,7 @@ import unittest.mock as mock
 from dataclasses import dataclass
 
 import torch
+from torch._inductor.fx_passes import fuse_attention
 
 _SETTINGS = {
     "fx_graph_cache": False, "force_disable_caches": True, "split_reductions": False, "layout_optimization": False,
@@ -60,6 +61,8 @@ class _StopError(BaseException):
 
 def kernels_of(function, args, backward=False, settings=None):
     """The kernels of a function or module on real CPU tensors; with `backward` also those of its result's gradient."""
+    # The patterns are made once per process, when they are first needed: from here on without those of attention.
+    fuse_attention._sfdp_init = lambda *_, **__: None
     found = []
     for name, graph, options in _graphs(function, args, backward):
         given = [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]

@@ -24,6 +24,7 @@ CHOSEN = [
     ("attention_fused", 48),
     ("cross_entropy", 32),
     ("residual_stream", 32),
+    ("attention_written_out", 48),
 ]
 
 

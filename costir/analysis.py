@@ -349,10 +349,15 @@ class Analysis:
             traffic: "eager", "inductor", "xla" or "ideal"; see docs/traffic.md.
 
         Raises:
-            CostirError: where a program has no trace to fuse, or its kernels follow no formula.
+            CostirError: where a program has no trace to fuse, runs on a mesh, or its kernels follow no formula.
         """
         if traffic == self.conventions.traffic:
             return self
+        if self.graph.mesh and self.origin is not None and self.origin.evidence is not None:
+            raise CostirError(
+                f"--traffic {traffic} is of one device: on a mesh, kernels and what the devices send are not told apart",
+                "leave out the mesh, or take --traffic eager",
+            )
         if traffic not in self._kinds:
             from costir.traffic import costed_under
 

@@ -45,7 +45,9 @@ class _Parser(argparse.ArgumentParser):
         """The nearest option for a mistyped one."""
         known = set(_options(self))
         wrong = next((w.partition("=")[0] for w in message.split() if w.startswith("--")), "")
-        return nearest(wrong, known) if message.startswith("unrecognized") and wrong else f"see {self.prog} --help"
+        if not message.startswith("unrecognized") or not wrong:
+            return f"see {self.prog} --help"
+        return f"{wrong} is an option of other verbs: see {self.prog} VERB --help" if wrong in known else nearest(wrong, known)
 
 
 def _options(p: argparse.ArgumentParser) -> Iterator[str]:

@@ -123,6 +123,9 @@ def collective(
     found = chip if isinstance(chip, Chip) else hardware.load_chip(chip)
     net = Network(found, Mesh.of(list(mesh)), dict(mesh), Wiring(algorithm, tuple((links or {}).items()), planned))
     group = tuple(axes) or tuple(mesh)
+    twice = next((a for a in group if group.count(a) > 1), None)
+    if twice is not None:
+        raise SizeError(f"the axis {twice} stands twice in the group {', '.join(group)[:60]}", "name each axis once")
     transfer = Transfer(cast(Collective, kind), group, net.mesh.group(group), V)
     if net.measured is not None and not algorithm:  # what was measured has no algorithm: the links are asked for here
         net = replace(net, chip=replace(found, collectives=None))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 import sympy as sp
@@ -192,6 +193,8 @@ class Network:
     def _flat(self, link: Link, kind: str, lengths: list[Expr], scale: Expr, algorithm: str = "") -> Level:
         """One level over one link."""
         chosen = algorithm or self._algorithm(link)
+        if shape_of(link) != "torus":  # axes share a chip's links: they are one ring, or one group behind the switch
+            lengths = [product(lengths)]
         found = form(chosen, kind, lengths) if chosen else self._torus(link, kind, lengths)
         return Level(link, self.rate(link, chosen), chosen or "torus", found, scale)
 
@@ -312,7 +315,9 @@ class Network:
         return tuple(Constraint(sp.Le(length, most), source) for length, most in limits if length.free_symbols)
 
     def _domain_limits(self, link: Link, axes: list[str]) -> tuple[Constraint, ...]:
-        """Without a network between boxes all devices have to be in one."""
+        """Nodes are full; without a network between boxes all devices have to be in one."""
+        if link.domain and self._far is not None:
+            self._full_nodes(link, axes)
         if self._far is not None or not link.domain:
             return ()
         reach = product(self.mesh.length(a) for a in axes)
@@ -322,6 +327,26 @@ class Network:
                 "its file has no link beyond: use a smaller mesh, or a chip file with a [link.scaleout]",
             )
         return (Constraint(sp.Le(reach, link.domain), f"{self.chip.label}: {link.name}"),) if reach.free_symbols else ()
+
+    def _full_nodes(self, link: Link, axes: list[str]) -> None:
+        """Refuse a mesh of which a line of devices fills nodes unevenly: the last node's few ports would take the longest.
+
+        Raises:
+            ChipError: names the axis.
+        """
+        for a in axes:
+            stride, length = self._at_base(self.mesh.stride(a)), self._at_base(self.mesh.length(a))
+            inside = max(Fraction(1), Fraction(link.domain or 1, stride))
+            if length > inside and (inside.denominator > 1 or length % inside):
+                reach = f"{length} devices along {a}" + (f", {stride} apart," if stride > 1 else "")
+                raise ChipError(
+                    f"{reach} do not fill {self.chip.label}'s nodes of {link.domain} evenly",
+                    f"choose another mesh, or put the axis on the network between nodes: --link {a}={self._far_name}",
+                )
+
+    @property
+    def _far_name(self) -> str:
+        return self._far.name if self._far is not None else ""
 
     def _at_base(self, e: Expr) -> int:
         return int(e.xreplace({size(n): sp.Integer(v) for n, v in self.sizes.items()}))

@@ -286,3 +286,39 @@ def test_numbers_for_a_mesh():
     assert str(kept.graph.mesh.length("X")) == "2"
     assert all(t.devices == 2 for n in kept.costed.nodes for t in n.cost.transfers)
     assert evaluate(kept.costed.nodes[1].cost.network, {}) == 2 * 1024 * 4096
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"])
+@pytest.mark.parametrize(("chip", "algorithm"), [("h100", "ring"), ("h100", "direct"), ("h100", "tree"), ("mi300x", "ring"),
+                                                 ("mi300x", "peers")])  # fmt: skip
+def test_axes_behind_one_switch_are_one_group(chip, algorithm, kind):
+    if (algorithm, kind) == ("tree", "all_to_all"):
+        return
+    times = [costir.collective(kind, 1e9, chip, mesh, algorithm=algorithm) for mesh in ({"X": 8}, {"X": 2, "Y": 4})]
+    assert times[0].seconds == pytest.approx(times[1].seconds)
+    rate = {"h100": 450e9, "mi300x": 7 * 64e9}[chip]  # a chip sends no faster than over all its links
+    assert times[1].seconds >= times[1].sent / rate * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("mesh", "said"), [
+    ({"X": 10}, "10 devices along X do not fill h100_sxm's nodes of 8 evenly"),
+    ({"X": 3, "Y": 5}, "3 devices along X, 5 apart, do not fill h100_sxm's nodes of 8 evenly"),
+    ({"X": 2, "Y": 12}, "12 devices along Y do not fill"),
+])  # fmt: skip
+def test_nodes_that_are_not_full_are_refused(mesh, said):
+    with pytest.raises(ChipError) as problem:
+        costir.collective("all_reduce", 1e9, "h100", mesh)
+    assert said in problem.value.message
+    assert "--link" in problem.value.hint
+
+
+@pytest.mark.parametrize(
+    "mesh", [{"X": 6}, {"X": 2, "Y": 3}, {"X": 24}, {"X": 3, "Y": 8}, {"X": 3, "Y": 2, "Z": 4}, {"X": 5, "Y": 16}]
+)
+def test_nodes_that_are_full_are_taken(mesh):
+    assert costir.collective("all_gather", 1e9, "h100", mesh).seconds > 0
+
+
+def test_an_axis_stands_once_in_a_group():
+    with pytest.raises(SizeError, match="the axis X stands twice in the group X, X"):
+        costir.collective("all_reduce", 1e9, "h100", {"X": 8}, axes=("X", "X"))

@@ -216,6 +216,7 @@ def test_a_gpt_sends_what_the_engine_sends(way: str) -> None:
     ({"X": 4, "Y": 2}, "fsdp=X,dp=Y", {}, "fsdp=X and dp=Y exclude each other"),
     ({"X": 4, "Y": 2}, "hsdp=X,tp=Y", {}, "hsdp takes 2 axes, not X"),
     ({"X": 4, "Y": 2}, "fsdp=X,tp=Y", {"devices": 16}, "the mesh X=4 * Y=2 has 8 devices, not 16"),
+    ({"X": 4}, " ", {}, "the mesh has X, and nothing says what runs along it"),
     ({}, "fsdp=X", {}, "--parallel divides a model over a mesh, and there is none"),
     ({"F": 4}, "fsdp=F", {}, "F is a size of mlp and an axis of the mesh"),
     ({"X": 7}, "dp=X", {}, "shards would be uneven: 7 devices along X do not divide the batch, B = 64"),
@@ -305,6 +306,83 @@ def test_a_transformers_model_by_its_own_plan_sends_what_the_engine_sends(tmp_pa
     assert not analysis.unknown
     with pytest.raises(CostirError, match="does not divide the 4 heads of keys and values evenly"):
         costir.analyze(tmp_path, mesh={"Y": 8}, parallel="tp=Y", sizes={"B": 8, "T": 32})
+
+
+def tied_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
+    """As transformers loads a model: made with its weights apart, divided, tied."""
+    from transformers import LlamaConfig, LlamaForCausalLM, initialization
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    with initialization.no_tie_weights():
+        model = LlamaForCausalLM(LlamaConfig(**{**LLAMA, "tie_word_embeddings": True}))
+
+    def wrap(model: Any, axes: dict[str, Any]) -> Any:
+        plan = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh["Y"]))[0]
+        apply_tensor_parallelism(model, axes["Y"], plan)
+        model.tie_weights(recompute_mapping=False)
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        return model
+
+    with fake_group(mesh["Y"]):
+        ids = torch.zeros(sizes["B"], sizes["T"], dtype=torch.long)
+        return heard(model, wrap, mesh, {"input_ids": ids, "labels": ids}, lambda out: out.loss)
+
+
+def test_a_transformers_model_with_tied_weights_is_divided_and_stays_tied(tmp_path: Path) -> None:
+    from sympy import simplify
+
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 2, "tie_word_embeddings": True}))
+    whole = costir.analyze(tmp_path, phase="backward", sizes={"B": 8, "T": 32})
+    divided = costir.analyze(tmp_path, mesh={"Y": 2}, parallel="tp=Y", phase="backward", sizes={"B": 8, "T": 32})
+    assert simplify(divided.matmul_flops * divided.symbols["Y"] - whole.matmul_flops) == 0
+    have = said(divided, Y=2, **{"B": 8, "T": 32, "D": 64, "F": 256, "N": 8, "K": 4, "L": 4, "V": 512})
+    assert have == tied_heard({"Y": 2}, "tp=Y", {"B": 8, "T": 32})
+
+
+SHARING = """
+import torch
+from torch import nn
+
+class Shared(nn.Module):
+    def __init__(self, V, D, L):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(V, D), nn.Linear(D, V, bias=False)
+        self.head.weight = self.embed.weight
+        block = nn.Linear(D, D)
+        self.blocks = nn.ModuleList([nn.Sequential(block) for _ in range(L)])
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+def build(B=8, V=64, D=16, L=2):
+    return Shared(V, D, L), (torch.zeros(B, dtype=torch.long),), {}
+
+tp_plan = {"embed": "embedding", "head": "colwise_gather"}
+"""
+
+
+@pytest.mark.parametrize(("way", "said"), [
+    ("tp=X", "embed.weight and head.weight are one weight, and torch makes two of it when it divides the model"),
+    ("fsdp=X", "blocks.0 and blocks.1 share a weight, and fully_shard takes none that is in two blocks"),
+])  # fmt: skip
+def test_weights_that_torch_would_not_share_any_more_are_refused(tmp_path: Path, way: str, said: str) -> None:
+    (tmp_path / "shared.py").write_text(SHARING)
+    with pytest.raises(CostirError) as problem:
+        costir.analyze(tmp_path / "shared.py", mesh={"X": 2}, parallel=way)
+    assert said in problem.value.message
+    assert problem.value.hint
+    assert "all_reduce" in {c.kind for c in costir.analyze(
+        tmp_path / "shared.py", mesh={"X": 2}, parallel="dp=X", phase="backward").communication}  # fmt: skip
+
+
+def test_traffic_of_kernels_is_of_one_device() -> None:
+    for traffic in ("inductor", "xla", "ideal"):
+        with pytest.raises(CostirError, match=f"--traffic {traffic} is of one device"):
+            costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 2}, parallel="fsdp=X", traffic=traffic)
 
 
 def test_critical_batch_and_width_of_the_scaling_book_follow_from_a_traced_mlp() -> None:

@@ -97,6 +97,11 @@ def plan_of(mesh: Mapping[str, int], parallel: str, devices: int | None = None) 
         SizeError: an unknown strategy or axis, an axis used twice or not at all, a mesh of another number of devices.
     """
     _check_mesh(mesh, devices)
+    if not parallel.strip():
+        axes = ", ".join(mesh)
+        raise SizeError(
+            f"the mesh has {axes}, and nothing says what runs along it", f"add for example --parallel dp={next(iter(mesh))}"
+        )
     parts: list[Part] = []
     file = ""
     for text in (t.strip() for t in parallel.split(",")):

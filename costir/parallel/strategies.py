@@ -36,6 +36,7 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
         TraceError: a strategy needs a plan that the model has not.
         UnevenError: a weight is not divided evenly.
     """
+    tied = _tied(module)
     if callable(styles):
         made = styles(module, world.mesh)
         module = made if isinstance(made, nn.Module) else module
@@ -45,6 +46,7 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
         if axes and not (callable(styles) and strategy in ("tp", "sp")):
             _WRAPPERS[strategy](module, [world.axes[a] for a in axes], world, styles)
             _check_even(module, world)
+    _check_tied(module, tied)
     return module
 
 
@@ -87,6 +89,15 @@ def _sharded(module: nn.Module, meshes: list[Any], world: World, styles: Any) ->
 
     mesh = meshes[0] if len(meshes) == 1 else world.mesh[tuple(m.mesh_dim_names[0] for m in meshes)]
     names = {id(m): n for n, m in module.named_modules()}
+    owner: dict[int, str] = {}
+    for block in blocks(module):
+        for p in block.parameters():
+            first = owner.setdefault(id(p), names[id(block)])
+            if first != names[id(block)]:
+                raise TraceError(
+                    f"{first} and {names[id(block)]} share a weight, and fully_shard takes none that is in two blocks",
+                    "use dp, which takes shared weights",
+                )
     for block in [*blocks(module), module]:
         fully_shard(block, mesh=mesh)
         world.at_home(names[id(block)], block.parameters())
@@ -197,9 +208,12 @@ def _transformers(module: Any, mesh: Any, experts: bool) -> None:
             f"{what} goes up to {heads} devices here",
         )
     tensors, whole, _ = module._resolve_parallel_plans(DistributedConfig(**{f"{s}_size": count for s in wanted}))
+    tied = _untied(module)  # the engine divides before weights are tied
     apply_tensor_parallelism(module, mesh, tensors)
     if experts:
         apply_expert_parallelism(module, mesh, mesh, whole)
+    if tied:
+        module.tie_weights(recompute_mapping=False)
 
 
 _WRAPPERS: dict[str, Callable[..., None]] = {
@@ -227,3 +241,40 @@ def _check_even(module: nn.Module, world: World) -> None:
                     f"shards would be uneven: {count} devices along {axes} do not divide {which}",
                     "choose another mesh, or pad the size",
                 )
+
+
+# --------------------------------------------------------------------------------------------------- tied weights
+
+
+def _tied(module: nn.Module) -> list[list[str]]:
+    """Paths of parameters that are one and the same."""
+    found: dict[int, list[str]] = {}
+    for path, p in module.named_parameters(remove_duplicate=False):
+        found.setdefault(id(p), []).append(path)
+    return [paths for paths in found.values() if len(paths) > 1]
+
+
+def _untied(module: nn.Module) -> bool:
+    """Give each module a parameter of its own; whether any was shared."""
+    tied = _tied(module)
+    for path in (path for paths in tied for path in paths[1:]):
+        owner, _, name = path.rpartition(".")
+        whole = module.get_parameter(path)
+        alone = nn.Parameter(torch.empty_like(whole), requires_grad=whole.requires_grad)
+        module.get_submodule(owner).register_parameter(name, alone)
+    return bool(tied)
+
+
+def _check_tied(module: nn.Module, before: list[list[str]]) -> None:
+    """Refuse a plan that makes several weights of one: all that follows would be another model's.
+
+    Raises:
+        TraceError: names the weight.
+    """
+    now = dict(module.named_parameters(remove_duplicate=False))
+    for paths in before:
+        if len({id(now[p]) for p in paths if p in now}) > 1:
+            raise TraceError(
+                f"{paths[0]} and {paths[1]} are one weight, and torch makes two of it when it divides the model by this plan",
+                "tie them again in a plan of your own, a function of module and mesh: --parallel data=X,plan.py:parallelize",
+            )

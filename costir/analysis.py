@@ -16,7 +16,7 @@ from costir.errors import ChipError, CostirError, SizeError, nearest, one_of
 from costir.ir import Constraint, Conventions, Costed, Graph, traced_phase
 from costir.on_chip import OnChip
 from costir.results import Op, Origin, Point, Unknown, exact, is_size
-from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, size, total
+from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, is_equation, size, total
 
 if TYPE_CHECKING:
     from costir.hardware import Chip
@@ -117,14 +117,23 @@ class Analysis:
 
         The last stands for all the rest only where it is just that.
         """
-        if all(t == mine for t in theirs):
+        if all(t == mine or o.is_case_of(mine, t) for o, t in zip(self.others, theirs, strict=True)):
             return mine
         asked = [{str(c.condition): c.condition for c in a.constraints} for a in (self, *self.others)]
         shared = set.intersection(*map(set, asked))
         conditions = [sp.And(*(c for text, c in a.items() if text not in shared)) for a in asked]
-        if len(conditions) == 2 and sp.Not(conditions[0]) == conditions[1]:
-            conditions[1] = sp.true
-        return sp.Piecewise(*zip((mine, *theirs), conditions, strict=True))
+        same = [o.is_case_of(mine, t) for o, t in zip(self.others, theirs, strict=True)]
+        first = sp.Or(conditions[0], *(c for c, s in zip(conditions[1:], same, strict=True) if s))
+        cases = [(mine, first), *((t, c) for t, c, s in zip(theirs, conditions[1:], same, strict=True) if not s)]
+        if len(cases) == 2 and sp.Not(first) == cases[1][1]:
+            cases[1] = (cases[1][0], sp.true)
+        return sp.Piecewise(*cases)
+
+    def is_case_of(self, formula: Expr, mine: Expr) -> bool:
+        """Whether a formula of another regime gives this one's, where this regime has sizes of one value only (L == 1)."""
+        only = {c.condition.lhs: c.condition.rhs for c in self.constraints if is_equation(c.condition)}
+        point = {s: v for s, v in only.items() if s.is_Symbol and v.is_Integer}
+        return bool(point) and expand(formula.xreplace(point) - mine.xreplace(point)) == 0
 
     @property
     def regime(self) -> Boolean:
@@ -223,12 +232,12 @@ class Analysis:
             SizeError: the model does not run there.
         """
         from costir.load.family import Family
-        from costir.recount import counted, equals, has_shortcut, ones
+        from costir.recount import by_chance, counted, equals, has_shortcut, ones
 
         if self.origin is None or not isinstance(self.origin.subject, Family):
             return said
         full = {**self.origin.subject.sizes, **self.origin.fixed, **values}
-        small, shortcut = ones(regime.graph, values), has_shortcut(regime.graph)
+        small, shortcut = ones(regime.graph, values) | by_chance(regime.graph, values), has_shortcut(regime.graph)
         which = id(regime), small, equals(regime.graph, values) if shortcut else None
         if which in self._same_at_ones or not (small or shortcut):
             return said
@@ -244,9 +253,9 @@ class Analysis:
 
     def takes_shortcuts(self, regime: Analysis, values: Mapping[str, int]) -> bool:
         """Whether a run at a point may do otherwise than the formulas of its regime say, as dimensions are 1 there."""
-        from costir.recount import has_shortcut, ones
+        from costir.recount import by_chance, has_shortcut, ones
 
-        return bool(ones(regime.graph, values)) or has_shortcut(regime.graph)
+        return bool(ones(regime.graph, values) or by_chance(regime.graph, values)) or has_shortcut(regime.graph)
 
     @functools.cached_property
     def memory(self) -> Memory:

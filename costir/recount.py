@@ -37,6 +37,24 @@ def equals(graph: Graph, values: Mapping[str, int]) -> frozenset[frozenset[Expr]
     return frozenset(frozenset(g) for g in groups.values() if len(g) > 1)
 
 
+_RESHAPED = ("aten._unsafe_view", "aten.view")
+
+
+def by_chance(graph: Graph, values: Mapping[str, int]) -> frozenset[tuple[Expr, int]]:
+    """Dimensions of a copy that are equal, at these sizes, to a plain number of the shape that it was made for.
+
+    `x.mT.reshape(-1, 4)` copies, but for the sizes at which x.mT has rows of 4 already.
+    """
+    point = {size(n): Integer(v) for n, v in values.items()}
+    found = set()
+    for copy, view in zip(graph.calls, graph.calls[1:], strict=False):
+        if copy.name == "clone" and view.op.startswith(_RESHAPED):
+            plain = {d for t in view.outputs for d in t.shape if d.is_Integer and d > 1}
+            dims = [(d, d.xreplace(point)) for t in copy.outputs for d in t.shape if d.free_symbols and not d.has(LOOP)]
+            found |= {(d, int(v)) for d, v in dims if v in plain}
+    return frozenset(found)
+
+
 def _at(graph: Graph, values: Mapping[str, int]) -> dict[Expr, Expr]:
     """The dimensions that depend on sizes, with their values; none where a run there would take too long."""
     point = {size(n): Integer(v) for n, v in values.items()}

@@ -97,7 +97,10 @@ def test_other_forms_are_found_or_refused_but_never_mistaken(name: str, form: Ca
         f = lambda p, names=names: form(*(p[n] for n in names))
         tuples = list(generic(base, list(base), {}, 0))
         points = [*tuples[0], base, tuples[1][2]]
-        found = Fitter(points, list(base)).fit(_vector(f, points))
+        try:
+            found = Fitter(points, list(base)).fit(_vector(f, points))
+        except UnsureError:  # shares that are the same at these points: another point will tell
+            found = None
         if name in LINEAR:
             assert found is not None
         if found is not None and name not in BRANCHED:

@@ -21,7 +21,7 @@ from costir.tracing.dims import slips
 
 Vector = tuple[int, ...]
 _LARGEST_DIVISOR = 4096
-_SHARES = (3, 4, 5, 8, 10, 20, 100)
+_SHARES = (2, 3, 4, 5, 8, 10, 20, 100)
 
 
 class UnsureError(LiftError):
@@ -321,17 +321,28 @@ class Fitter:
                     yield from (floor_div(w, Integer(q)), ceil_div(w, Integer(q)))
 
     def _shares(self, vector: Vector) -> Iterator[Expr]:
-        """floor or ceiling of a decimal share of a size, int(0.3*T), simplest first: `0.3 * T` leaves no trace of its own.
+        """floor or ceiling of a decimal share of a size: int(0.3 * T) leaves no trace of its own.
 
         Not of shares whose product as floats may come out beside the whole number that it is by fractions: 0.29*100 < 29.
+
+        Raises:
+            UnsureError: several shares give the same at all points; the simplest first, then the one that is most like it.
         """
         for n in self.names:
             values = [int(p[n]) for p in self.points]
             if len(set(values)) < 3:
                 continue
+            found: list[tuple[Fraction, Expr]] = []
             for p, q in ((k, whole) for whole in _SHARES for k in range(1, whole) if math.gcd(k, whole) == 1):
                 if all(abs(v * q - x * p) < q for v, x in zip(vector, values, strict=True)) and not slips(p / q):
-                    yield from (floor_div(size(n) * p, Integer(q)), ceil_div(size(n) * p, Integer(q)))
+                    rounded = (floor_div(size(n) * p, Integer(q)), ceil_div(size(n) * p, Integer(q)))
+                    found += [(Fraction(p, q), e) for e in rounded if self.fits(e, vector)]
+            if len(found) > 1:
+                share, first = found[0]
+                closest = sorted(found[1:], key=lambda other: abs(other[0] - share))
+                forms = [first, *(e for _, e in closest)]
+                raise UnsureError(f"{forms[0]} and {forms[1]} are the same at all points", forms)
+            yield from (e for _, e in found)
 
     def _affine(self, table: list[tuple[Expr, tuple[Expr, ...]]], vector: Vector) -> Iterator[Expr]:
         """a*u + b*v + c with whole a, b in -8..8, from the first two points; the others decide."""

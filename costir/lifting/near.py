@@ -55,6 +55,9 @@ def confirmed_near(trial: Trial, graph: Graph, names: Sequence[str]) -> Graph:
     if point is None or trial.agrees(point) or _unclear(trial, point):
         return graph
     limits = [c for n in names if point[n] < trial.seen[0][n] for c in _least(trial, graph, n, point[n])]
+    base = {size(n): v for n, v in graph.sizes.items()}
+    if not all(holds(c.condition, base) for c in limits):  # the base is such a small one itself: it is compared on its own
+        return graph
     if limits:
         return dataclasses.replace(graph, constraints=tuple(without_implied([*graph.constraints, *limits])))
     problem = _problem(trial, point) or f"it does otherwise{trial.line(point)}"

@@ -23,9 +23,12 @@ DESCRIPTION = """\
 What a PyTorch model costs, in closed form in its own size names, and the sizes at which a chip's limits change.
 
   costir analyze gpt2.json --chip h100              operators with FLOPs, bytes, time and what binds
+  costir analyze llama.json --phase decode          a step of serving; train: a training step and its memory
+  costir analyze model.py --mesh X=8,Y=4 --parallel fsdp=X,tp=Y --chip h100
   costir solve "bf16[B,8192] . [8192,8192]" --for B --chip tpu_v5e
   costir check "X[B,D] . Y[D,F]" "flops = 2*B*D*F"  is my own formula right?
   costir mfu gpt2.json --chip h100 --rate 90ktok/s  model FLOP utilisation of a run that I measured
+  costir collective all_reduce --bytes 1e9 --chip h100 --mesh X=8
   costir chips h100                                 the chips that are known, with sources
   costir exercise next                              exercises on rooflines, checked
   costir demo all                                   five experiments on this machine, once costir calibrate has run

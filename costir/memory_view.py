@@ -34,10 +34,16 @@ def memory_of(analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bo
         if curve:
             raise
         return Memory(Quantity(None, None), problem=error.message)
-    note = "; ".join(t for t in (found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t)
+    lacks = "without the workspace of its recurrent layers, which is not known" if _has_workspace(analysis) else ""
+    note = "; ".join(t for t in (lacks, found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t)
     parts = {name: value(e) for name, e in found.parts.items()}
     others = tuple((p.where, value(p.total)) for p in found.peaks[1:])
     return Memory(value(found.formula), found.peaks[0].where, parts, others, fits, drawn, note)
+
+
+def _has_workspace(analysis: Analysis) -> bool:
+    """Whether an operator keeps memory for its backward pass that a fake run does not show."""
+    return any(n.op.startswith("aten.mkldnn_rnn_layer_backward") for n in analysis.nodes)
 
 
 def solved_size(unknown: str, sizes: Mapping[str, int]) -> str:

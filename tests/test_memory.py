@@ -18,6 +18,7 @@ from costir.errors import CostirError
 from costir.lifting.polynomials import never_less
 from costir.load import load_subject
 from costir.load.family import Family
+from costir.memory_view import memory_of
 from costir.symbolic import Integer, size
 from costir.tracing.recompute import chosen_modules
 
@@ -274,3 +275,22 @@ def test_the_command_line(tmp_path, capsys):
     assert "peak memory" in capsys.readouterr().out
     assert main(["solve", "X[B,D] . Y[D,F]", "--fits", "--for", "B", "--chip", "h100"]) == 2
     assert "what fits is not known" in capsys.readouterr().err
+
+
+def test_memory_that_a_fake_run_does_not_show_is_said():
+    """torch's LSTM on CPUs keeps a workspace for its backward pass; fake tensors give it no size."""
+
+    class Last(nn.Module):
+        def __init__(self, D, H):
+            super().__init__()
+            self.lstm = nn.LSTM(D, H, batch_first=True)
+
+        def forward(self, x):
+            return self.lstm(x)[0]
+
+    def build(B=4, T=6, D=10, H=12):
+        return Last(D, H), (torch.randn(B, T, D),), {}
+
+    said = {phase: memory_of(costir.analyze(build, phase=phase), [], "").note for phase in ("forward", "train")}
+    assert "workspace of its recurrent layers" in said["train"]
+    assert "workspace" not in said["forward"]

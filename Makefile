@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fast format lint types layers docs bench clean
+.PHONY: help setup check test slow fast format lint types layers docs bench clean
 
 help: ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ check: format lint types layers fast ## before a commit: format, lint, types, im
 
 test: setup ## all tests, as CI runs them (lint, types and layers are among them)
 	$(BIN)/pytest -n 2
+
+slow: setup ## all tests, those too that take long and say little more
+	$(BIN)/pytest -n 2 --slow
 
 fast: setup ## the tests that take seconds
 	$(BIN)/pytest -n 2 tests/test_cli.py tests/test_render.py tests/test_report.py tests/test_solve.py tests/test_formula.py \

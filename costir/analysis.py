@@ -368,7 +368,7 @@ class Analysis:
                 "leave out the mesh, or take --traffic eager",
             )
         if traffic not in self._kinds:
-            from costir.traffic import costed_under
+            from costir.fused_costs import costed_under
 
             self._kinds[traffic] = self._under(traffic, costed_under)
         return self._kinds[traffic]
@@ -397,7 +397,7 @@ class Analysis:
         evidence = self.origin.evidence if self.origin is not None else None
         if self.conventions.traffic not in ("inductor", "xla") or evidence is None:
             return None
-        from costir.traffic import reasons
+        from costir.fused_costs import reasons
 
         return reasons(evidence.traces[0], self.conventions.traffic)
 

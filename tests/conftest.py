@@ -24,6 +24,18 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*")
+    parser.addoption("--slow", action="store_true", help="run what tests/slow.txt lists, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of tests/slow.txt, but for those that were asked for by file or name."""
+    if config.getoption("--slow") or config.args != config.getini("testpaths"):
+        return
+    slow = set((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
+    left_out = [i for i in items if i.nodeid.rpartition("/")[2] in slow]
+    assert len(left_out) == len(slow), "tests/slow.txt names a test that is none"
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [i for i in items if i not in left_out]
 
 
 @pytest.fixture

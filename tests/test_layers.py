@@ -84,3 +84,11 @@ def test_a_wrong_import_breaks_a_contract(tmp_path, module, line, contract):
     found = lint_imports(tmp_path)
     assert found.returncode != 0
     assert f"{contract} BROKEN" in " ".join(found.stdout.split())
+
+
+def test_no_module_is_called_like_a_public_name():
+    """Importing a module `costir.x` makes `costir.x` that module, whatever the public name `x` was."""
+    import costir
+
+    modules = {p.stem for p in (ROOT / "costir").iterdir()}
+    assert not modules & {*costir.__all__}

@@ -112,9 +112,16 @@ def _swap(old: Callable[..., Any]) -> Callable[..., Any]:
     return swap
 
 
-def _refuse_nested(*args: Any, **kwargs: Any) -> Any:
-    raise TraceError(f"nested tensors are not supported: {where(user_frame()) or 'the model'} makes one",
-                     "give the values as one tensor whose first dimension is a size of its own, say all tokens")  # fmt: skip
+def _nested_refuser() -> Callable[..., Any]:
+    """A function of its own for each name: torch's compiler tells functions apart by what they are."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise TraceError(
+            f"nested tensors are not supported: {where(user_frame()) or 'the model'} makes one",
+            "give the values as one tensor whose first dimension is a size of its own, say all tokens",
+        )
+
+    return refuse
 
 
 @contextlib.contextmanager
@@ -170,7 +177,7 @@ def patched_torch(shapes: bool = True) -> Iterator[None]:
         stack.enter_context(_replaced(torch.Tensor, "__format__", _format(torch.Tensor.__format__)))
         stack.enter_context(_replaced(torch.utils, "swap_tensors", _swap(torch.utils.swap_tensors)))
         for name in ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged"):
-            stack.enter_context(_replaced(torch.nested, name, _refuse_nested))
+            stack.enter_context(_replaced(torch.nested, name, _nested_refuser()))
         # layers leave their fused operators for tensors that override functions; that a trace looks on is no such case
         stack.enter_context(_replaced(torch.overrides, "has_torch_function", lambda args: False))
         for name in (*_BY_DIGITS, *_BY_MAGNITUDE):

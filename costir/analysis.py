@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
+from costir.cases import by_case
 from costir.communication import Communication, communication
 from costir.cost import cost
 from costir.errors import ChipError, CostirError, SizeError, nearest, one_of
 from costir.ir import Constraint, Conventions, Costed, Graph, traced_phase
 from costir.on_chip import OnChip
 from costir.results import Op, Origin, Point, Unknown, exact, is_size
-from costir.symbolic import ZERO, Boolean, Expr, Integer, Symbol, expand, is_equation, size, total
+from costir.symbolic import ZERO, Expr, Integer, Symbol, expand, size, total
 
 if TYPE_CHECKING:
     from costir.hardware import Chip
@@ -113,34 +114,7 @@ class Analysis:
         return self._by_regime(mine, [o._total(quantity) for o in self.others])
 
     def _by_regime(self, mine: Expr, theirs: list[Expr]) -> Expr:
-        """By cases, each under its own conditions: outside all of them there is no value (sympy says nan).
-
-        The last stands for all the rest only where it is just that.
-        """
-        if all(t == mine or o.is_case_of(mine, t) for o, t in zip(self.others, theirs, strict=True)):
-            return mine
-        asked = [{str(c.condition): c.condition for c in a.constraints} for a in (self, *self.others)]
-        shared = set.intersection(*map(set, asked))
-        conditions = [sp.And(*(c for text, c in a.items() if text not in shared)) for a in asked]
-        same = [o.is_case_of(mine, t) for o, t in zip(self.others, theirs, strict=True)]
-        first = sp.Or(conditions[0], *(c for c, s in zip(conditions[1:], same, strict=True) if s))
-        cases = [(mine, first), *((t, c) for t, c, s in zip(theirs, conditions[1:], same, strict=True) if not s)]
-        if len(cases) == 2 and sp.Not(first) == cases[1][1]:
-            cases[1] = (cases[1][0], sp.true)
-        return sp.Piecewise(*cases)
-
-    def is_case_of(self, formula: Expr, mine: Expr) -> bool:
-        """Whether a formula of another regime gives this one's, where this regime has sizes of one value only (L == 1)."""
-        only = {c.condition.lhs: c.condition.rhs for c in self.constraints if is_equation(c.condition)}
-        point = {s: v for s, v in only.items() if s.is_Symbol and v.is_Integer}
-        return bool(point) and expand(formula.xreplace(point) - mine.xreplace(point)) == 0
-
-    @property
-    def regime(self) -> Boolean:
-        """The branch conditions of this regime, without those that all regimes share."""
-        shared = set.intersection(*({str(c.condition) for c in o.constraints} for o in self.others)) if self.others else set()
-        mine = [c for c in self.constraints if str(c.condition) not in shared and isinstance(c.condition, sp.Rel)]
-        return sp.And(*[c.condition for c in mine if c.branch or not c.condition.has(sp.Mod)])
+        return by_case((mine, *theirs), [a.constraints for a in (self, *self.others)])
 
     @functools.cached_property
     def matmul_flops(self) -> Expr:
@@ -232,14 +206,14 @@ class Analysis:
             SizeError: the model does not run there.
         """
         from costir.load.family import Family
-        from costir.recount import by_chance, counted, equals, has_shortcut, ones
+        from costir.recount import counted, shortcuts
 
         if self.origin is None or not isinstance(self.origin.subject, Family):
             return said
         full = {**self.origin.subject.sizes, **self.origin.fixed, **values}
-        small, shortcut = ones(regime.graph, values) | by_chance(regime.graph, values), has_shortcut(regime.graph)
-        which = id(regime), small, equals(regime.graph, values) if shortcut else None
-        if which in self._same_at_ones or not (small or shortcut):
+        taken = shortcuts(regime.graph, values)
+        which = id(regime), taken
+        if taken is None or which in self._same_at_ones:
             return said
         seen = counted(self.origin.subject, full, traced_phase(self.phase), self.origin.optimizer, self.conventions)
         if all(seen[q] == said[q] for q in ("flops", "read", "write")):
@@ -250,12 +224,6 @@ class Analysis:
     def _same_at_ones(self) -> set[Any]:
         """Which dimensions are 1 (where equal ones matter: and which are equal) without a difference, as runs have shown."""
         return set()
-
-    def takes_shortcuts(self, regime: Analysis, values: Mapping[str, int]) -> bool:
-        """Whether a run at a point may do otherwise than the formulas of its regime say, as dimensions are 1 there."""
-        from costir.recount import by_chance, has_shortcut, ones
-
-        return bool(ones(regime.graph, values) or by_chance(regime.graph, values)) or has_shortcut(regime.graph)
 
     @functools.cached_property
     def memory(self) -> Memory:

@@ -97,24 +97,23 @@ def analyze(
     loaded = load(subject, inputs, sizes, phase, dtype, model, specs, names, cache_kind, mesh)
     if cache_kind == "static" and isinstance(loaded, Family) and (loaded.cache is None or loaded.cache.fill is None):
         raise LoadError("a static cache is one of transformers, for a config.json", "a model of your own brings its own cache")
+    plain_step = recompute == "none" and micro_batches == 1
     if isinstance(loaded, Graph):
-        _refuse_mixed(loaded)
         if mesh and not loaded.mesh:
             raise LoadError("a mesh is for notation, Python files and configs", "leave out the mesh")
-        if recompute != "none" or micro_batches != 1:
+        if not plain_step:
             raise CostirError(
                 "recompute and micro-batches need a model that is run", "give a Python file, a config or a module"
             )
+        _refuse_mixed(loaded)
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
         loaded = _stepped(loaded, phase, recompute, micro_batches)
-        from costir.trace import named_optimizer
-
         if mesh or parallel:
-            if recompute != "none" or micro_batches != 1:
+            if not plain_step:
                 raise CostirError("recompute and micro-batches are of one device", "leave out the mesh, or them")
             loaded = _divided(loaded, mesh or {}, parallel, plan, devices)
-        result = _of_family(loaded, phase, named_optimizer(optimizer), conventions)
+        result = _of_family(loaded, phase, optimizer, conventions)
     result = result.under(traffic)
     return result.keep(keep) if keep else result
 
@@ -163,12 +162,13 @@ def _stepped(family: Family, phase: str, recompute: str, micro_batches: int) -> 
 _RECOMPUTED = {"blocks": "the model's blocks", "all": "the whole model"}
 
 
-def _of_family(loaded: Family, phase: str, maker: Any, conventions: Conventions) -> Analysis:
+def _of_family(loaded: Family, phase: str, optimizer: Any, conventions: Conventions) -> Analysis:
     """The analysis of what has to be traced, in all its regimes."""
     from costir.load.modes import watched
     from costir.regimes import regimes
-    from costir.trace import no_collection
+    from costir.trace import named_optimizer, no_collection
 
+    maker = named_optimizer(optimizer)
     family, in_training = watched(loaded)
     with no_collection():
         found = regimes(family, traced_phase(phase), maker)

@@ -10,6 +10,7 @@ from fractions import Fraction
 import sympy as sp
 
 from costir import solve
+from costir.cases import own_conditions
 from costir.errors import ChipError
 from costir.hardware import Chip
 from costir.ir import Costed, Threshold, condition_text
@@ -43,10 +44,8 @@ def whole(
 
 def names(branches: Sequence[Costed]) -> list[str]:
     """Each branch by the conditions that not all of them share: "T > 8 and D <= 64"."""
-    asked = [{str(c.condition): c.condition for c in b.graph.constraints} for b in branches]
-    shared = set.intersection(*map(set, asked))
-    own = [[condition_text(c) for text, c in a.items() if text not in shared] for a in asked]
-    return [" and ".join(texts) or "no other condition holds" for texts in own]
+    own = own_conditions(b.graph.constraints for b in branches)
+    return [" and ".join(map(condition_text, conditions)) or "no other condition holds" for conditions in own]
 
 
 def _in(branch: Costed, chip: Chip, unknown: str, against: str, wiring: Wiring) -> Threshold | None:

@@ -9,7 +9,7 @@ A view moves nothing: its operator reads and writes nothing, and who reads the v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import networkx as nx
 
 from costir.trace import Trace
 from costir.tracing.aliasing import written_arguments
-from costir.tracing.recorder import Event, RawTensor
+from costir.tracing.recorder import Event, RawTensor, raw_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def dataflow(trace: Trace) -> Flow:
 def step_of(event: Event) -> Step:
     """What one call does to memory."""
     target = written_arguments(event.op)
-    given = [(name, t) for name, v in event.args for t in _tensors(v)]
+    given = [(name, t) for name, v in event.args for t in raw_tensors(v)]
     old = {t.memory for _, t in given if t.memory >= 0}
     changed = [t for name, t in given if name in target]
     fresh = [t for t in event.outputs if t.memory < 0 or t.memory not in old]
@@ -110,14 +110,6 @@ def _home(t: RawTensor) -> int:
 
 def _only_written(op: str, name: str) -> bool:
     return name in ("out", "self", "values", "indices") and (op.split(".")[1] in _OVERWRITES or name != "self")
-
-
-def _tensors(x: Any) -> Iterator[RawTensor]:
-    if isinstance(x, RawTensor):
-        yield x
-    elif isinstance(x, tuple):
-        for item in x:
-            yield from _tensors(item)
 
 
 def _once(found: Iterable[RawTensor]) -> tuple[RawTensor, ...]:

@@ -20,7 +20,7 @@ from costir.lifting.align import occurrences
 from costir.symbolic import Expr, Integer, Symbol, evaluate, size
 from costir.trace import Trace, concrete
 from costir.tracing.paths import fold_path
-from costir.tracing.recorder import Event, RawTensor
+from costir.tracing.recorder import Event, RawTensor, raw_tensors
 
 Ints = tuple[int, ...]
 
@@ -196,7 +196,7 @@ class _Builder:
 
     def operands(self, event: Event) -> None:
         """Placeholders for what a call reads and no call before it made."""
-        for t in _raw_tensors(event.args):
+        for t in raw_tensors(event.args):
             if t.ref not in self.made:
                 self.made.add(t.ref)
                 name = re.sub(r"\W|^(?=\d)", "_", self.names.get(t.ref, t.role if t.role != "activation" else "operand"))
@@ -269,14 +269,6 @@ class _Builder:
         self.graph.output(tuple(n for n in self.graph.nodes if n.op == "call_function" and not n.users))
         self.graph.lint()
         return fx.GraphModule(torch.nn.Module(), self.graph, class_name=re.sub(r"\W", "_", name) or "GraphModule")
-
-
-def _raw_tensors(x: Any) -> Iterable[RawTensor]:
-    if isinstance(x, RawTensor):
-        yield x
-    elif isinstance(x, tuple):
-        for i in x:
-            yield from _raw_tensors(i)
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -17,7 +17,7 @@ from costir import trace
 from costir.errors import ChipError, CostirError, SizeError, nearest
 from costir.lifting.live import PARTS, by_event, held
 from costir.lifting.peaks import Evidence, Peak, peaks
-from costir.recount import SHORTCUT
+from costir.recount import SHORTCUT, shortcuts
 from costir.report import Fit
 from costir.symbolic import Expr, Integer, expand, size
 from costir.trace import Trace, no_collection
@@ -99,7 +99,7 @@ class Memory:
         """
         values = self.analysis.checked(sizes)
         regime = self.analysis.regime_at(values)
-        if self._shallow(values) or self.analysis.takes_shortcuts(regime, values):
+        if self._shallow(values) or shortcuts(regime.graph, values) is not None:
             return max(self.along(**sizes), key=lambda m: m.total)
         return _highest(regime.memory, values)
 

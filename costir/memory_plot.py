@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import costir
 from costir.document import title
 from costir.errors import CostirError
+from costir.plot import as_file
 from costir.report import Memory, Report
 from costir.units import si
 
@@ -71,14 +70,5 @@ def _title(r: Report) -> str:
 
 
 def picture(r: Report, kind: str) -> bytes:
-    """The figure as a file; the same report gives the same bytes. `kind` is "svg" or "png"."""
-    import matplotlib
-
-    out = io.BytesIO()
-    by = f"costir {costir.__version__}"
-    metadata: dict[str, Any] = (
-        {"Date": None, "Title": f"{by}: memory of {r.subject}", "Creator": by} if kind == "svg" else {"Software": by}
-    )
-    with matplotlib.rc_context({"svg.hashsalt": "costir", "font.family": ["DejaVu Sans"]}):
-        figure(r).savefig(out, format=kind, metadata=metadata)
-    return out.getvalue()
+    """The figure as a file; see `plot.as_file`."""
+    return as_file(lambda: figure(r), f"memory of {r.subject}", kind)

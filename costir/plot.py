@@ -96,10 +96,19 @@ def figure(r: Report) -> Figure:
 
 
 def picture(r: Report, kind: str) -> bytes:
-    """The figure as a file; the same report gives the same bytes. `kind` is "svg" or "png".
+    """The figure as a file; see `as_file`.
 
     Raises:
-        CostirError: for another kind, and see `figure`.
+        CostirError: as `figure` and `as_file`.
+    """
+    return as_file(lambda: figure(r), f"roofline of {r.subject}", kind)
+
+
+def as_file(draw: Callable[[], Figure], what: str, kind: str) -> bytes:
+    """A figure as a file; the same figure gives the same bytes. `kind` is "svg" or "png".
+
+    Raises:
+        CostirError: for another kind, and as `draw`.
     """
     import matplotlib
 
@@ -107,11 +116,9 @@ def picture(r: Report, kind: str) -> bytes:
         raise CostirError(f"a plot cannot be written as {kind!r}", "give a file that ends in .svg or .png")
     out = io.BytesIO()
     by = f"costir {costir.__version__}"
-    metadata: dict[str, Any] = (
-        {"Date": None, "Title": f"{by}: roofline of {r.subject}", "Creator": by} if kind == "svg" else {"Software": by}
-    )
+    metadata: dict[str, Any] = {"Date": None, "Title": f"{by}: {what}", "Creator": by} if kind == "svg" else {"Software": by}
     with matplotlib.rc_context({"svg.hashsalt": "costir", "font.family": ["DejaVu Sans"]}):
-        figure(r).savefig(out, format=kind, metadata=metadata)
+        draw().savefig(out, format=kind, metadata=metadata)
     return out.getvalue()
 
 

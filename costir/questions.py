@@ -29,14 +29,7 @@ def size_values(texts: Iterable[str]) -> dict[str, int]:
     Raises:
         SizeError: where one is no name with a whole number, or a name comes twice.
     """
-    out: dict[str, int] = {}
-    for text in (part for t in texts for part in t.split(",")):
-        name, value = _pair(text, "--size", "B=32")
-        _check_name(name, "--size")
-        if name in out:
-            raise SizeError(f"--size gives {name} twice", "give it once; --sweep takes many values")
-        out[name] = parse_size(value, name)
-    return out
+    return _numbers(texts, "--size", "B=32", "--size gives {} twice", "give it once; --sweep takes many values")
 
 
 def mesh_axes(texts: Iterable[str]) -> dict[str, int]:
@@ -45,13 +38,18 @@ def mesh_axes(texts: Iterable[str]) -> dict[str, int]:
     Raises:
         SizeError: where one is no name with a whole number, or an axis comes twice.
     """
+    return _numbers(texts, "--mesh", "X=8,Y=4", "--mesh gives the axis {!r} twice", "give each axis once")
+
+
+def _numbers(texts: Iterable[str], option: str, example: str, twice: str, hint: str) -> dict[str, int]:
+    """Whole numbers by name, of an option that takes several."""
     found: dict[str, int] = {}
     for text in (part for t in texts for part in t.split(",")):
-        name, value = _pair(text, "--mesh", "X=8,Y=4")
+        name, value = _pair(text, option, example)
+        _check_name(name, option)
         if name in found:
-            raise SizeError(f"--mesh gives the axis {name[:40]!r} twice")
-        _check_name(name, "--mesh")
-        found[name] = parse_size(value, f"--mesh {name}")
+            raise SizeError(twice.format(name[:40]), hint)
+        found[name] = parse_size(value, name)
     return found
 
 

@@ -70,6 +70,12 @@ def has_shortcut(graph: Graph) -> bool:
     return any(SHORTCUT in n for n in graph.notes)
 
 
+def shortcuts(graph: Graph, values: Mapping[str, int]) -> Any:
+    """What at these sizes may make torch take another way than the formulas': a key, alike where it is alike; None: nothing."""
+    small, seen = ones(graph, values) | by_chance(graph, values), has_shortcut(graph)
+    return (small, equals(graph, values) if seen else None) if small or seen else None
+
+
 def counted(family: Family, values: Mapping[str, int], phase: str, optimizer: Any, conventions: Conventions) -> dict[str, Expr]:
     """What a run at these sizes costs, by the names of `Analysis`.
 

@@ -27,7 +27,6 @@ class Sample:
     phase: str = "forward"
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    constraints: tuple[ir.Constraint, ...] = ()
     others: tuple[Sample, ...] = ()
     cache: None = None
     origin: None = None
@@ -60,8 +59,8 @@ class Sample:
     weight_bytes = property(lambda self: self.costed.graph.weight_bytes)
 
     @property
-    def regime(self) -> Any:
-        return self.constraints[0].condition
+    def constraints(self) -> tuple[ir.Constraint, ...]:
+        return self.costed.graph.constraints
 
     def broken(self, values: Mapping[str, int]) -> ir.Constraint | None:
         point = {size(n): number(v) for n, v in values.items()}
@@ -148,9 +147,10 @@ WEIGHTS = (
 def sample(extra: list[ir.Node] | None = None, **changes: Any) -> Sample:
     """The toy language model; `extra` nodes come last."""
     graph_nodes = [*nodes(), *(extra or [])]
-    graph = ir.Graph("toy.py", SIZES, tuple(n.call for n in graph_nodes), WEIGHTS)
     constraint = ir.Constraint(sp.Eq(sp.Mod(D, 8, evaluate=False), 0), "model.py:5")
-    settings = {"constraints": (constraint,), "notes": ("loss: sum of the outputs",)} | changes
+    constraints = changes.pop("constraints", (constraint,))
+    graph = ir.Graph("toy.py", SIZES, tuple(n.call for n in graph_nodes), WEIGHTS, constraints)
+    settings = {"notes": ("loss: sum of the outputs",)} | changes
     return Sample(ir.Costed(graph, tuple(graph_nodes), ir.Conventions()), **settings)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from costir.dataflow import step_of
 from costir.fusion.lower import GATHERS, WINDOWS, Lower, Lowering, loop_order, reduced_dims
-from costir.fusion.pieces import Program, flat
+from costir.fusion.pieces import Program
 from costir.fusion.space import Access, Ints
 from costir.ops import registry
 from costir.trace import Trace
-from costir.tracing.recorder import Event, RawTensor
+from costir.tracing.recorder import Event, RawTensor, raw_tensors
 
 Args = dict[str, Any]
 
@@ -103,7 +103,7 @@ def _nll_backward(low: Lower, args: Args, event: Event) -> bool:
 
 
 def _loss(low: Lower, args: Args, event: Event) -> bool:
-    reads, out = [t for _, v in event.args for t in flat(v)], event.outputs[0]
+    reads, out = [t for _, v in event.args for t in raw_tensors(v)], event.outputs[0]
     if args.get("reduction", 1) == 0:
         low.pointwise([out], reads)
     else:
@@ -113,7 +113,7 @@ def _loss(low: Lower, args: Args, event: Event) -> bool:
 
 
 def _elementwise(low: Lower, args: Args, event: Event) -> bool:
-    low.pointwise(event.outputs, [t for _, v in event.args for t in flat(v)])
+    low.pointwise(event.outputs, [t for _, v in event.args for t in raw_tensors(v)])
     return True
 
 
@@ -219,7 +219,7 @@ def _batch_norm_backward(low: Lower, args: Args, event: Event) -> bool:
 def _cat(low: Lower, args: Args, event: Event) -> bool:
     """Each result element comes from one of the parts."""
     out = event.outputs[0]
-    parts = [t for t in flat(args["tensors"]) if 0 not in t.shape and len(t.shape) == len(out.shape)]
+    parts = [t for t in raw_tensors(args["tensors"]) if 0 not in t.shape and len(t.shape) == len(out.shape)]
     if not parts or event.op.split(".")[1] != "cat":
         return False
     low.pointwise([out], [], [_part(low, t, loop_order(out)) for t in parts])
@@ -259,7 +259,7 @@ def _gather(low: Lower, args: Args, event: Event) -> bool:
     n = 1
     for d in out.shape:
         n *= d
-    found = list(flat(index))
+    found = list(raw_tensors(index))
     access = Access(low.program.value(table), irregular=max(n, 1), mark=found[0].ref if found else 0)
     name = event.op.split(".")[1]
     if name == "embedding":
@@ -274,7 +274,7 @@ def _gather(low: Lower, args: Args, event: Event) -> bool:
 
 def _window(low: Lower, args: Args, event: Event) -> bool:
     """Reads of the whole operand in an order that no loop follows."""
-    reads = [low.whole(t) for _, v in event.args for t in flat(v)]
+    reads = [low.whole(t) for _, v in event.args for t in raw_tensors(v)]
     low.pointwise(event.outputs, [], reads)
     return True
 
@@ -313,7 +313,7 @@ _OUTLIVE = frozenset(("weight", "buffer", "state", "input", "grad"))
 def _operands(event: Event) -> Iterable[RawTensor]:
     yield from event.outputs
     for _, v in event.args:
-        yield from flat(v)
+        yield from raw_tensors(v)
 
 
 def _is_view(event: Event) -> bool:
@@ -333,7 +333,7 @@ def lower(trace: Trace, alone: frozenset[int] = frozenset()) -> Program:
         elif not step.view and not _is_view(event):
             lowering.event(event, step)
         elif event.op.startswith("aten._local_scalar_dense"):
-            lowering.opaque(event, tuple(flat(event.args[0][1])), ())
+            lowering.opaque(event, tuple(raw_tensors(event.args[0][1])), ())
     outlive = {t.memory for e in trace.events for t in _operands(e) if t.role in _OUTLIVE} | {t.memory for t in trace.outputs}
     for memory, number in program.current.items():
         value = program.values[number]

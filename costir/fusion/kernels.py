@@ -10,14 +10,14 @@ from costir.fusion.composite import lower
 from costir.fusion.group import Group, Grouping
 from costir.fusion.inline import inline, live
 from costir.fusion.lower import eager_cost
-from costir.fusion.pieces import Program, flat
+from costir.fusion.pieces import Program
 from costir.fusion.recompute import recompute
 from costir.fusion.rules import RULE_SETS, RuleSet
 from costir.fusion.space import Access
 from costir.ir import ITEMSIZE
 from costir.trace import Trace
 from costir.tracing.paths import fold_path
-from costir.tracing.recorder import Event, RawTensor
+from costir.tracing.recorder import Event, RawTensor, raw_tensors
 
 KERNEL = "costir.kernel.default"
 _ATTEMPTS = 4
@@ -100,7 +100,9 @@ def _eager(event: Event) -> float:
     cost = eager_cost(event)
     if cost.status != "unknown":
         return float(cost.nbytes)
-    return sum(nbytes(t) for t in {t.ref: t for _, v in event.args for t in flat(v)}.values()) + sum(map(nbytes, event.outputs))
+    return sum(nbytes(t) for t in {t.ref: t for _, v in event.args for t in raw_tensors(v)}.values()) + sum(
+        map(nbytes, event.outputs)
+    )
 
 
 def _fused(trace: Trace, rules: RuleSet, alone: frozenset[int]) -> Fused:

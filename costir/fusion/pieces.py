@@ -12,7 +12,7 @@ from typing import Literal
 from costir.fusion.space import Access, Ints
 from costir.ir import ITEMSIZE
 from costir.trace import Trace
-from costir.tracing.recorder import Event, RawTensor
+from costir.tracing.recorder import Event, RawTensor, raw_tensors
 
 Kind = Literal["pointwise", "reduction", "opaque"]
 
@@ -110,7 +110,7 @@ class Program:
         for e in self.trace.events:
             yield from e.outputs
             for _, v in e.args:
-                yield from flat(v)
+                yield from raw_tensors(v)
 
     def _note(self, t: RawTensor) -> None:
         """Remember the first tensor that shows all of its memory."""
@@ -178,15 +178,6 @@ def _born(trace: Trace) -> set[int]:
     old = {w.tensor.memory for w in trace.weights}
     born = set[int]()
     for e in trace.events:
-        old.update(t.memory for _, v in e.args for t in flat(v) if t.memory not in born)
+        old.update(t.memory for _, v in e.args for t in raw_tensors(v) if t.memory not in born)
         born.update(t.memory for t in e.outputs if t.memory not in old)
     return born
-
-
-def flat(x: object) -> Iterable[RawTensor]:
-    """The tensors in a nested argument."""
-    if isinstance(x, RawTensor):
-        yield x
-    elif isinstance(x, tuple):
-        for item in x:
-            yield from flat(item)

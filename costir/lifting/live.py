@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from costir.lifting.align import fold_path
 from costir.trace import Trace
-from costir.tracing.recorder import Event, RawTensor
+from costir.tracing.recorder import Event, RawTensor, raw_tensors
 
 PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs")
 _STATIC = {"weight": "parameters", "buffer": "parameters", "state": "optimizer state", "input": "inputs"}
@@ -123,20 +123,12 @@ def _reused(t: Trace, index: int) -> Iterator[int]:
 
 def operands(e: Event) -> Iterator[RawTensor]:
     """The tensors among the arguments of an event that lie in one memory."""
-    yield from (x for _, v in e.args for x in _tensors(v) if x.memory >= 0)
-
-
-def _tensors(x: Any) -> Iterator[RawTensor]:
-    if isinstance(x, RawTensor):
-        yield x
-    elif isinstance(x, tuple):
-        for i in x:
-            yield from _tensors(i)
+    yield from (x for _, v in e.args for x in raw_tensors(v) if x.memory >= 0)
 
 
 def has_sparse(t: Trace) -> bool:
     """Whether some tensor lies in no single memory, so that it cannot be followed."""
-    return any(x.memory < 0 for e in t.events for x in (*e.outputs, *(y for _, v in e.args for y in _tensors(v))))
+    return any(x.memory < 0 for e in t.events for x in (*e.outputs, *(y for _, v in e.args for y in raw_tensors(v))))
 
 
 def by_event(t: Trace, memories: Sequence[Held]) -> list[dict[str, int]]:

@@ -21,7 +21,7 @@ from torch import nn
 from costir.errors import TraceError
 from costir.served import MOVES
 from costir.tracing.notes import OPERATORS, Guard, plain, watch
-from costir.tracing.recorder import Event, RawTensor, Recorder
+from costir.tracing.recorder import Event, RawTensor, Recorder, raw_tensors
 
 if TYPE_CHECKING:
     from costir.load.family import CacheUse
@@ -153,17 +153,9 @@ def _name(e: Event) -> str:
 
 def _split(e: Event, memories: set[int]) -> tuple[list[RawTensor], list[RawTensor]]:
     """The operands that lie in these memories, and the others that hold numbers to move; indices are neither."""
-    operands = [t for _, v in e.args for t in _operands(v)]
+    operands = [t for _, v in e.args for t in raw_tensors(v)]
     moved = [t for t in operands if t.dtype.startswith(("float", "bfloat", "complex")) or t.memory in memories]
     return [t for t in moved if t.memory in memories], [t for t in moved if t.memory not in memories]
-
-
-def _operands(x: Any) -> Iterator[RawTensor]:
-    if isinstance(x, RawTensor):
-        yield x
-    elif isinstance(x, tuple):
-        for i in x:
-            yield from _operands(i)
 
 
 def _adds(e: Event, memories: set[int]) -> bool:
@@ -174,7 +166,7 @@ def _adds(e: Event, memories: set[int]) -> bool:
 
 def _used(events: Sequence[Event]) -> set[int]:
     """The memories that some arithmetic reads."""
-    return {t.memory for e in events if _name(e) not in MOVES for _, v in e.args for t in _operands(v)}
+    return {t.memory for e in events if _name(e) not in MOVES for _, v in e.args for t in raw_tensors(v)}
 
 
 def _leads_on(memories: Sequence[int], used: set[int]) -> bool:

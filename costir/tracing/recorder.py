@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -38,6 +39,15 @@ class RawTensor(NamedTuple):
     memory: int = -1
     offset: int = 0
     stride: tuple[int, ...] = ()
+
+
+def raw_tensors(x: Any) -> Iterator[RawTensor]:
+    """The tensors in a nested argument."""
+    if isinstance(x, RawTensor):
+        yield x
+    elif isinstance(x, tuple):
+        for item in x:
+            yield from raw_tensors(item)
 
 
 class Routing(NamedTuple):

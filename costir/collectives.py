@@ -161,13 +161,14 @@ def _next(lengths: Lengths) -> Form:
 
 def _book(lengths: Lengths) -> Form:
     """V/2 over each link, however many devices; half as many hops as the ring is long."""
-    return Form(_each(lengths) / 2, total(length / 2 for length in lengths))
+    return Form(_any(lengths) * _each(lengths) / 2, _any(lengths) * total(length / 2 for length in lengths))
 
 
 def _book_all_to_all(lengths: Lengths) -> Form:
     """A quarter of a gather for one axis: V/8."""
     n = product(lengths)
-    return Form(_most(length / (8 * n) for length in lengths), total(length / 2 for length in lengths))
+    some = _any(lengths)
+    return Form(some * _most(length / (8 * n) for length in lengths), some * total(length / 2 for length in lengths))
 
 
 # ------------------------------------------------------------------------------------------- switches and direct links
@@ -212,7 +213,7 @@ _RING = {"all_to_all": _ring_all_to_all, "broadcast": _round(1), "permute": _nex
 _TWO_WAY = {"all_to_all": _two_way_all_to_all, "broadcast": _round(2), "permute": _next}
 _LINE = {"all_to_all": _line_all_to_all, "broadcast": _round(1), "permute": _next}
 _BOOK = {"all_to_all": _book_all_to_all, "permute": _next}
-_BOOK_SWITCH = {"all_to_all": lambda ls: Form(ONE / product(ls), ONE), "permute": _next}
+_BOOK_SWITCH = {"all_to_all": lambda ls: Form(_any(ls) / product(ls), _any(ls)), "permute": _next}
 _SWITCH = {"all_to_all": _direct_all_to_all, "broadcast": _next, "permute": _next}
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -220,7 +221,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "ring_two_way": Algorithm("a ring, both ways round", ("ring",), _two_way, {**_TWO_WAY}),
     "line": Algorithm("a line, both ways", ("ring", "line"), _ring, {**_LINE}),
     "book": Algorithm("as the scaling book rounds it", ("ring",), _book, {**_BOOK}),
-    "book_switch": Algorithm("as the scaling book rounds it", ("switch",), lambda ls: Form(ONE, ONE), {**_BOOK_SWITCH}),
+    "book_switch": Algorithm("as the scaling book rounds it", ("switch",), _next, {**_BOOK_SWITCH}),
     "tree": Algorithm("trees", ("switch",), _doubling,
                       {"all_reduce": _tree(2), "broadcast": _tree(1), "all_to_all": None, "permute": None}),
     "direct": Algorithm("straight to each device through the switch", ("switch",), _direct, {**_SWITCH}),

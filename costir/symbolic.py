@@ -419,7 +419,10 @@ def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[
         chosen = max((a for a in args if values[a] == end), key=lambda a: len(a.free_symbols))
         for other in args:
             if other != chosen and (chosen - other).free_symbols:
-                conditions.append(sp.Ge(chosen, other) if larger else sp.Le(chosen, other))
+                relation = sp.Ge if larger else sp.Le
+                condition = relation(chosen, other)
+                # it is true at the point; sympy says of 1 - 8/(X*Y) that it is negative, and such relations are false
+                conditions.append(relation(chosen, other, evaluate=False) if condition == sp.false else condition)
         return chosen
 
     here_of = {k: sp.sympify(v) for k, v in point.items()}

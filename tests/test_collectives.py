@@ -143,3 +143,16 @@ def test_nodes_step_by_step(g, nodes):
         near, far = run(g, nodes)
         seconds = evaluate(net.seconds(transfer), {size("X"): g * nodes})
         assert to_fraction(seconds) == max(near / 450_000_000_000, far / 50_000_000_000)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_device_sends_nothing_whatever_its_axis_is_called(algorithm, kind):
+    """The length of an axis is a letter in the forms; where it is 1 there is nobody to send to."""
+    try:
+        found = form(algorithm, kind, [size("X")])
+    except CostirError:  # the algorithm does not do this kind
+        return
+    alone = {size("X"): 1}
+    assert evaluate(found.share, alone) == 0
+    assert evaluate(found.hops, alone) == 0

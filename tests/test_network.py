@@ -16,7 +16,7 @@ from costir.ir import Call, Conventions, Graph, Tensor, Transfer
 from costir.mesh import Mesh
 from costir.network import Network, Wiring, closes, shape_of
 from costir.roofline import roofline
-from costir.symbolic import ONE, at_branch, equal, evaluate, number, size, to_fraction
+from costir.symbolic import ONE, apply, at_branch, equal, evaluate, number, size, to_fraction
 
 B, D, F, X, Y = (size(n) for n in "BDFXY")
 V5E, H100 = load_chip("tpu_v5e@book"), load_chip("h100")
@@ -322,3 +322,14 @@ def test_nodes_that_are_full_are_taken(mesh):
 def test_an_axis_stands_once_in_a_group():
     with pytest.raises(SizeError, match="the axis X stands twice in the group X, X"):
         costir.collective("all_reduce", 1e9, "h100", {"X": 8}, axes=("X", "X"))
+
+
+def test_the_conditions_of_a_formula_hold_where_it_was_taken():
+    """sympy takes 1 - 8/(X*Y) for a negative number, and a relation that is true at the point for false."""
+    X, Y = size("X"), size("Y")
+    point = {X: 4, Y: 8}
+    both = apply("max", [ONE - 8 / (X * Y), 1 / (X * Y)])
+    found, where = at_branch(both, point)
+    assert found == ONE - 8 / (X * Y)
+    assert where
+    assert all(c.xreplace(point) == True for c in where)  # noqa: E712 - sympy's own true

@@ -85,7 +85,7 @@ def build(
         mesh={n: int(values.quantity(length).number or 1) for n, length in analysis.costed.graph.mesh.axes},
         overlap=overlap,
         served=served_of(analysis, chips, values.quantity),
-        ways=build_mesh.ways((analysis, *_others(analysis)), chips, wiring, overlap),
+        ways=build_mesh.ways((analysis, *analysis.alternatives), chips, wiring, overlap),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
         memory=memory_of(analysis, chips, unknown, curve) if memory else None,
     )
@@ -99,11 +99,6 @@ def _paths(found: Sequence[ChipInfo], analysis: Analysis, chips: Sequence[Chip],
 
     paths = critical_paths(analysis, chips, overlap)
     return tuple(replace(c, path=p) for c, p in zip(found, paths, strict=True))
-
-
-def _others(analysis: Analysis) -> tuple[Analysis, ...]:
-    """Other ways to compute the same."""
-    return analysis.alternatives if analysis.costed.graph.alternatives else ()
 
 
 def totals_of(analysis: Analysis) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def _all_traffic(o: argparse.Namespace, picture: Path | None) -> View:
     kept = _kept(analysis, o)
     from costir import traffic_view
 
-    fixed = {n: v for n, v in analysis.sizes.items() if n not in kept.sizes}
+    fixed = _put_in(analysis, kept)
     with progress("fusing"):
         return traffic_view.all_kinds(traffic_view.compare(kept, chips, o.unknown or "", fixed), brief=not o.all)
 
@@ -136,7 +136,7 @@ def mfu(o: argparse.Namespace) -> int:
     o.phase = o.phase or utilisation.assumed_phase(o.subject)
     analysis = _analysis(o)
     kept = _kept(analysis, o)
-    fixed = {n: v for n, v in analysis.sizes.items() if n not in kept.sizes}
+    fixed = _put_in(analysis, kept)
     with quiet(o.debug), progress("counting"):
         found = utilisation.utilisation(kept, chips, run, devices, o.tokens, fixed, assumed)
     emit(mfu_view.utilisation(found), name, o)
@@ -216,7 +216,7 @@ def _reported(
     chips = _chips(o)
     analysis = _analysis(o)
     kept = _kept(analysis, o)
-    fixed = {n: v for n, v in analysis.sizes.items() if n not in kept.sizes}
+    fixed = _put_in(analysis, kept)
     moved = {n for p in sweep[:1] for n in p} & set(fixed)
     if moved:
         raise CostirError(f"{', '.join(sorted(moved))} is put in as a number, so it cannot be swept", "add it to --keep")
@@ -252,6 +252,11 @@ def _kept(analysis: Analysis, o: argparse.Namespace) -> Analysis:
     if o.keep is None:
         return analysis
     return analysis.keep([k.strip() for k in o.keep.split(",") if k.strip()])
+
+
+def _put_in(analysis: Analysis, kept: Analysis) -> dict[str, int]:
+    """The sizes that --keep made numbers of."""
+    return {n: v for n, v in analysis.sizes.items() if n not in kept.sizes}
 
 
 def _draw(report: Report, picture: Path) -> bytes:

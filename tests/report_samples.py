@@ -28,6 +28,7 @@ class Sample:
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     others: tuple[Sample, ...] = ()
+    alternatives: tuple[Sample, ...] = ()
     cache: None = None
     origin: None = None
     symbols: Mapping[str, sp.Symbol] = field(default_factory=lambda: {n: size(n) for n in SIZES})

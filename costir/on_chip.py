@@ -101,18 +101,18 @@ class OnChip:
             unknown: a size, "tokens" (B*T), or a product such as "B*T".
             against: "memory" or "network"; by default the network where there is communication.
         """
-        return self.thresholds(unknown, against)[0]
-
-    def thresholds(self, unknown: str, against: str = "") -> tuple[Threshold, ...]:
-        """The critical size of the whole, then of each operator of the base's branch, compared with its memory traffic."""
         from costir.branches import whole
-        from costir.solve import thresholds
 
         one_of("against", against, ("", "memory", "network"))
         other = against or ("network" if self.analysis.network != 0 else "memory")
-        rows = thresholds(self.analysis.costed, self.chip, unknown, other, self.wiring)
         costed = [a.costed for a in (self.analysis, *self.analysis.others)]
-        return (whole(costed, self.chip, unknown, other, self.wiring), *rows[1:])
+        return whole(costed, self.chip, unknown, other, self.wiring)
+
+    def thresholds(self, unknown: str, against: str = "") -> tuple[Threshold, ...]:
+        """The critical size of the whole, then of each operator of the base's branch, compared with its memory traffic."""
+        from costir.solve import of_operators
+
+        return (self.critical(unknown, against), *of_operators(self.analysis.costed, self.chip, unknown))
 
     def roofline_figure(self) -> Any:
         """The roofline as a matplotlib figure: operators as points under the chip's roof."""

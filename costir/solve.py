@@ -97,11 +97,20 @@ def thresholds(
     Raises:
         SizeError, ChipError: as `threshold`; the latter only where no contraction has a rate.
     """
+    return (whole(costed, chip, unknown, against, wiring), *of_operators(costed, chip, unknown))
+
+
+def of_operators(costed: Costed, chip: Chip, unknown: str) -> tuple[Threshold, ...]:
+    """The critical value of each distinct operator that contracts, compared with its memory traffic; see `thresholds`.
+
+    Raises:
+        SizeError, ChipError: as `thresholds`.
+    """
     alike: dict[Cost, list[str]] = {}
     for node in costed.nodes:
         if node.cost.matmul != 0:
             alike.setdefault(node.cost, []).append(label(node))
-    found = [whole(costed, chip, unknown, against, wiring)]
+    found: list[Threshold] = []
     for cost, row in _by_cost(costed, chip, unknown).items():
         others = list(dict.fromkeys(alike[cost][1:])) if cost in alike else []
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")

@@ -9,16 +9,19 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import sympy as sp
 
 import costir
 from costir.collectives import form
 from costir.hardware import load_chip
-from costir.network import Wiring
+from costir.ir import Transfer
+from costir.mesh import Mesh
+from costir.network import Network, Wiring
 from costir.roofline import roofline
 from costir.solve import whole
-from costir.symbolic import at_branch, equal, number, size
+from costir.symbolic import at_branch, equal, number, roots, size
 
-B, D, F, I, J, K, N, V, X, Y = (size(n) for n in "BDFIJKNVXY")
+B, D, F, I, J, K, N, V, X, Y, Z = (size(n) for n in "BDFIJKNVXYZ")
 C, W2, Wg, Wn = (size(n) for n in ("C", "W2", "Wg", "Wn"))
 BOOK = Wiring("book")
 
@@ -62,15 +65,17 @@ def test_the_busiest_direction_where_chunks_to_the_far_end_all_go_one_way():
         assert number(forward) / n**2 == (number(n) + 2) / (8 * n)
 
 
-def network(text, mesh, algorithm="book", chip="tpu_v5p@book", plan="", **sizes):
+def network(text, mesh, algorithm="book", chip="tpu_v5p@book", plan="", links=(), **sizes):
     """Seconds of the collectives of a product, as an expression in the sizes and the rate of a link."""
     on = load_chip(chip)
     a = costir.analyze(text, mesh=mesh, sizes=sizes)
     a = next(x for x in (a, *a.alternatives) if plan in x.graph.plan)
-    return at_branch(roofline(a.costed, on, Wiring(algorithm)).network, {size(n): v for n, v in a.sizes.items()})[0]
+    seconds = roofline(a.costed, on, Wiring(algorithm, links)).network
+    return at_branch(seconds, {size(n): v for n, v in a.sizes.items()})[0]
 
 
 TWO_WAY = number(2 * 90 * 10**9)
+WAY_OUT = number(8 * 50 * 10**9)  # of a node of H100s
 
 
 @pytest.mark.parametrize(
@@ -172,6 +177,108 @@ def test_tensor_parallelism_goes_as_far_in_int8():
     bf16 = critical("bf16[B,D_Y] . bf16[D,F_Y] -> bf16[B,F_Y]", "Y", {"Y": 8}, "tpu_v5p@book", F=30000)
     int8 = critical("int8[B,D_Y] . int8[D,F_Y] -> int8[B,F_Y]", "Y", {"Y": 8}, "tpu_v5p@book", F=30000)
     assert int8.at_base == pytest.approx(bf16.at_base)
+
+
+LARGE = 2**22  # a batch at which weights are gathered rather than activations
+FSDP_TP = [  # weights gathered over X and U, activations moved over Y
+    ("x[B_XU,D_Y] . W[D_XU,F_Y] -> h[B_XU,F_Y]", "gather W"),
+    ("h[B_XU,F_Y] . V[F_Y,D_XU] -> y[B_XU,D_Y]", "gather V over X, U, then reduce_scatter y"),
+]
+
+
+def test_weights_and_activations_that_both_move():
+    """FSDP on two axes and tensor parallelism on one: 4*D*F/(2*Y*W2) and 4*B*D/(X*W2) for both products."""
+    mesh = {"X": 4, "U": 4, "Y": 4}
+    found = sum(network(text, mesh, plan=plan, B=LARGE) for text, plan in FSDP_TP)
+    assert equal(found, 4 * D * F / (2 * Y * TWO_WAY) + 4 * B * D / (X * size("U") * TWO_WAY))
+
+
+def test_slices_joined_by_the_data_center_network():
+    """The gradients of a slice of M chips, summed over slices: 8*D*F/(M*W) for two matrices, hidden by twice their products."""
+    on = {"mesh": {"P": 64, "M": 16}, "links": (("P", "dcn"),), "B": LARGE}
+    rate, flops = number("6.25e9"), number("4.59e14")
+    inside = network("x[B_M,D] . g[B_M,F] -> W[D_M,F]", {"M": 16}, B=LARGE)  # the reduce_scatter within the slice
+    found = network("x[B_PM,D] . g[B_PM,F] -> W[D_M,F]", **on) - inside
+    assert equal(2 * found, 8 * D * F / (size("M") * rate))
+    per_slice = found / (2 * 2 * D * F / (size("M") * flops))
+    assert per_slice == number(73440)
+
+
+STATIONARY = [  # weights stay; D is split over X, F over Y and Z
+    ("x[B,D_XYZ] . W[D_X,F_YZ] -> h[B,F_YZ]", "all_gather x over Y, Z"),
+    ("h[B,F_YZ] . V[F_YZ,D_X] -> y[B,D_XYZ]", "reduce_scatter y over Y, Z"),
+]
+ONE_WAY = [
+    ("x[B,D_XYZ] . W[D,F_XYZ] -> h[B,F_XYZ]", "all_gather x over X, Y, Z"),
+    ("h[B,F_XYZ] . V[F_XYZ,D] -> y[B,D_XYZ]", "reduce_scatter y over X, Y, Z"),
+]
+
+
+def test_weights_that_stay_split_both_ways():
+    """2*B*D/(X*W2) + 4*B*F*X/(N*W2), least at X = sqrt(N*D/(2*F)); better than one way for N > 18*F/D: 72 (in print 81)."""
+    mesh = {"X": 4, "Y": 4, "Z": 4}
+    both = sum(network(text, mesh, plan=plan) for text, plan in STATIONARY).subs(Z, N / (X * Y))
+    one = sum(network(text, mesh, plan=plan) for text, plan in ONE_WAY)
+    assert equal(both, 2 * B * D / (X * TWO_WAY) + 4 * B * F * X / (N * TWO_WAY))
+    assert equal(one, 4 * B * D / (3 * TWO_WAY))
+    best = max(roots(both.diff(X), X), key=lambda r: r.subs({N: 1, D: 1, F: 1}))
+    assert equal(best, sp.sqrt(N * D / (2 * F)))
+    least = both.subs(X, best)
+    assert equal(least, 2 * B * sp.sqrt(8 * D * F / N) / TWO_WAY)
+    assert equal(least.subs(F, 4 * D), sp.sqrt(128) * B * D / (sp.sqrt(N) * TWO_WAY))
+    (even,) = roots((least / one).subs(N, V**2) - 1, V)
+    assert equal(even**2, 18 * F / D)
+
+
+E, k = size("E"), size("k")
+EXPERTS = "x[E,I,D] . W[E,D,F] -> y[E,I,F]"  # I tokens for each expert: B*k/E
+
+
+def test_tokens_of_a_model_of_experts():
+    """E/k as many: each token pays for k experts, and E of them are read, or gathered."""
+    read = costir.analyze("bf16[E,I,D] . int8[E,D,F] -> bf16[E,I,F]").on("tpu_v5e@book").critical("I")
+    assert equal(read.limit, number("1.97e14") / (2 * number("8.2e11")))
+    per_token = E / k
+    assert float((read.limit * per_token).subs({E: 256, k: 8})) == pytest.approx(3840, rel=2e-3)  # 120.1 for 120
+    on = {"mesh": {"X": 1024}, "chip": "h100@book", "I": LARGE}
+    gathered = network("x[E,I_X,D] . W[E,D_X,F] -> y[E,I_X,F]", plan="gather W", algorithm="", **on)
+    products = 2 * E * I * D * F / (X * number("9.9e14"))
+    each = sp.limit((gathered / products * I / X * per_token), X, sp.oo)
+    assert equal(each, E / k * 2475)
+    assert each.subs({E: 128, k: 4}) == 79200
+
+
+def test_experts_on_devices_of_their_own():
+    """Tokens go to their experts and back: a copy for each, 8*k/Z of 4*B*D*(Z-8)/(Z*Wn), or, where that is more, all are
+    gathered and scattered. So F > 8*a*(Z-8)/Z, up to 8*a = 19,800, and for Z < 8*k F > a*(Z-8)/k."""
+    on = Network(load_chip("h100@book"), Mesh.of(["Z"]), {"Z": 64})
+    tokens = 2 * B * D
+
+    def seconds(kind, payload):
+        found = on.seconds(Transfer(kind, ("Z",), Z, payload))
+        return at_branch(found, {Z: 64, B: 4096, D: 4096, k: 4})[0]
+
+    sent, copied = 2 * seconds("all_to_all", k * tokens), 2 * seconds("all_gather", tokens)
+    assert equal(sent, 4 * B * D * (Z - 8) / (Z * WAY_OUT) * 8 * k / Z)
+    assert equal(copied, 4 * B * D * (Z - 8) / (Z * WAY_OUT))
+    products = 4 * B * k * D * F / (Z * number("9.9e14"))
+    (few,), (many,) = (roots(products - t, F) for t in (copied, sent))
+    assert equal(few, 2475 * (Z - 8) / k)
+    assert equal(many, 8 * 2475 * (Z - 8) / Z)
+    assert sp.limit(many, Z, sp.oo) == 19800
+    assert equal(*(roots(sent - copied, Z)[-1], 8 * k))
+
+
+@pytest.mark.parametrize("inner", [2, 4, 8, 16, 64])
+def test_adding_up_over_nodes_what_is_split_inside_them(inner):
+    """V/Wg/min(Y, 8) in the node, V/Wn*8/max(8, Y) beyond: for many nodes, X devices, Y of them neighbours."""
+    on = Network(load_chip("h100@book"), Mesh.of(["X", "Y"]), {"X": 2**20, "Y": inner}, Wiring("book"))
+    near, far = on.levels(Transfer("reduce_scatter", ("X",), X, V / Y))
+    at = {X: 2**20, Y: inner, V: 1}
+    found = [level.seconds(V / Y).subs(at) for level in (near, far)]
+    assert float(found[1]) == pytest.approx(8 / max(8, inner) / 4e11, rel=1e-4)
+    if inner < 8:  # else each device's partners are in other nodes
+        assert float(found[0]) == pytest.approx(1 / inner / 4.5e11)
 
 
 def test_bytes_of_a_shard():

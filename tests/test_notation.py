@@ -186,3 +186,18 @@ def test_no_text_raises_anything_else(text):
 def test_needs_no_torch():
     code = "import sys, costir.load, costir.load.notation as n; n.parse('X[B,D] . Y[D,F]'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x[B,D] . W[D,F] . V[F,D] -> y[B,D]", "D"),  # an MLP whose output has the name of its input
+        ("q[B,T,H] . k[B,S,H] . v[B,S,H] -> y[B,T,H]", "H"),  # attention
+        ("x[B,D] . W[D,F] . V[F,E] -> y[B,E]", ""),
+        ("a[T,D] . b[T,D] . c[T,D] -> y[T,D]", ""),  # all elementwise, and meant so
+        ("x[B,D] . w[D] -> y[B,D]", ""),
+    ],
+)
+def test_a_chain_in_which_a_name_comes_back_says_that_it_is_not_summed(text, said):
+    notes = [n.split()[0] for n in parse(text).notes if "not summed" in n]
+    assert notes == ([said] if said else [])

@@ -99,15 +99,18 @@ def kind_of(before: Place, after: Place) -> str:
 
 
 def moves(before: Layout, after: Layout) -> tuple[Step, ...]:
-    """The steps from one layout to another, those that make arrays smaller first."""
+    """The steps from one layout to another, those that make arrays smaller first; axes that do the same go together."""
     now, goal, out = dict(before), dict(after), []
     for kind in ("slice", "reduce_scatter", "all_reduce", "all_to_all", "all_gather"):
-        axes = [a for a in now if kind_of(now[a], goal[a]) == kind]
-        together = [tuple(axes)] if kind in ("slice", "all_reduce", "all_gather") and axes else [(a,) for a in axes]
-        for group in together:
+        together: dict[tuple[Place, Place] | None, list[str]] = {}
+        for a in now:
+            if kind_of(now[a], goal[a]) == kind:
+                ends = (now[a], goal[a]) if kind in ("reduce_scatter", "all_to_all") else None
+                together.setdefault(ends, []).append(a)
+        for group in together.values():
             was = tuple(now.items())
             now.update({a: goal[a] for a in group})
-            out.append(Step(kind, group, was, tuple(now.items())))
+            out.append(Step(kind, tuple(group), was, tuple(now.items())))
     return tuple(out)
 
 

@@ -67,9 +67,9 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None, me
     names = dict.fromkeys(d.text for o in operands for d in o.dims if d.value is None)
     title, usual = " ".join(text.split()), {n: 1 if n in BATCH_NAMES else 4096 for n in names}
     written = [*operands, *([output] if output else [])]
+    notes = (*_notes(extent, kept, output, tensors, out_dtype), *_kept_where_they_meet(axes, kept, extent))
     if mesh or is_sharded(written):
         check_axes(written, mesh or {}, list(names))
-        notes = _notes(extent, kept, output, tensors, out_dtype)
         return _on_mesh(title, operands, output, axes, kept, extent, tensors, out_dtype, usual, sizes or {}, mesh or {}, notes)
     base = with_sizes(usual, sizes or {}, "the notation")
     return Graph(
@@ -81,7 +81,7 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None, me
             for i, (o, t) in enumerate(zip(operands, tensors, strict=True))
             if t.role == "weight" and t.ref == i
         ),
-        notes=_notes(extent, kept, output, tensors, out_dtype),
+        notes=notes,
     )
 
 
@@ -292,6 +292,20 @@ def _notes(
         summed = ", ".join(d.text for a, d in extent.items() if a not in kept)
         notes.append(f"no output given: {summed} shared and summed, [{','.join(extent[a].text for a in kept)}] kept")
     return tuple(notes)
+
+
+def _kept_where_they_meet(axes: Sequence[tuple[Axis, ...]], kept: tuple[Axis, ...], extent: Mapping[Axis, Dim]) -> list[str]:
+    """x[B,D] . W[D,F] . V[F,D] reads as an MLP, but as an einsum D is not summed between x and W, since V has it, too."""
+    if len(axes) < 3:
+        return []
+    out = []
+    for (left, right), result in zip(itertools.pairwise(axes), _results(axes, kept), strict=True):
+        outer = set(left) - set(right) and set(right) - set(left)  # each has a dimension of its own, as matrices have
+        if outer and left[-1] in right and left[-1] in result:
+            name = extent[left[-1]].text
+            out.append(f"{name} is not summed where it first meets, as what follows names it again (an einsum); "
+                       f"for a chain of matrix products give the later {name} another name")  # fmt: skip
+    return out
 
 
 __all__ = ["NotationError", "parse"]

@@ -231,14 +231,22 @@ def _derivation(p: Part) -> str:
     return "; ".join(parts)
 
 
+_ASIDE = ("dtype", "count", "attention", "phase", "op", "parallel", "plan", "algorithm")
+
+
 def _quantity(q: Any) -> str:
     if not isinstance(q, Mapping):
         return str(q)
-    on = f" on {q['chip']}" if "chip" in q and "subject" in q else ""
-    rest = [f"{k} {v}" for k, v in q.items() if k in ("dtype", "count", "attention", "phase", "op")]
-    at = [f"{n} = {v}" for n, v in {**q.get("sizes", {}), **q.get("set", {})}.items()]
-    tail = f" ({', '.join([*rest, *at])})" if rest or at else ""
-    return f"{q['quantity']} of {q.get('subject', q.get('chip'))}{on}{tail}"
+    if "cross" in q:
+        return f"{' = '.join(str(c) for c in q['cross'])} solved for {q['for']}"
+    own = "." in q["quantity"]  # a number of the chip
+    what = "" if own else q.get("subject") or (f"{q['collective']} of {q.get('bytes')} bytes" if "collective" in q else "")
+    on = f" on {q['chip']}" if "chip" in q and what else ""
+    rest = [f"{k} {v}" for k, v in q.items() if k in _ASIDE and not own]
+    rest += [f"over {', '.join(q['over'])}"] if "over" in q else []
+    given = {**({} if own else {**q.get("mesh", {}), **q.get("sizes", {})}), **q.get("set", {})}
+    tail = f" ({', '.join([*rest, *(f'{n} = {v}' for n, v in given.items())])})" if rest or given else ""
+    return f"{q['quantity']} of {what or q.get('chip')}{on}{tail}"
 
 
 def grades(found: Grades, lang: str, brief: bool = True) -> View:

@@ -29,13 +29,14 @@ def fastest(analysis: Analysis, chip: Chip, wiring: Wiring = AS_BUILT, overlap: 
 
 
 def planned(analysis: Analysis, text: str) -> Analysis:
-    """The way whose plan contains a text, such as "all_reduce".
+    """The way whose plan is a text, or contains it, such as "all_reduce".
 
     Raises:
         CostirError: where there is none.
     """
     ways = (analysis, *analysis.alternatives)
-    found = next((a for a in ways if text.lower() in a.graph.plan.lower()), None)
+    plans = {a.graph.plan.lower(): a for a in ways}
+    found = plans.get(text.lower()) or next((a for plan, a in plans.items() if text.lower() in plan), None)
     if found is None:
         raise CostirError(f"no way to compute it has {text[:60]!r}", f"there is: {'; '.join(a.graph.plan for a in ways)}")
     return led_by(found, ways)

@@ -392,7 +392,8 @@ def parity(n: Expr) -> Expr:
 def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[Boolean, ...]]:
     """An expression as it is around a point, without Max, Min, Piecewise and Mod, and the conditions under which it is that.
 
-    Of several that are equally large the one with most sizes in it is taken.
+    Of several that are equally large the one with most sizes in it is taken; where the point leaves letters open that decide
+    it, all stay.
     """
     conditions: list[Boolean] = []
 
@@ -415,7 +416,10 @@ def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[
             return x.func(*args)
         larger = isinstance(x, sp.Max)
         values = {a: sp.sympify(a.xreplace(here_of)) for a in args}
-        end = (max if larger else min)(values.values())
+        try:
+            end = (max if larger else min)(values.values())
+        except TypeError:  # letters that the point leaves open decide
+            return x.func(*dict.fromkeys(args), evaluate=False)
         chosen = max((a for a in args if values[a] == end), key=lambda a: len(a.free_symbols))
         for other in args:
             if other != chosen and (chosen - other).free_symbols:

@@ -186,6 +186,8 @@ CASES = [  # notation, collectives of the way that sends least: kind, axes, byte
     ("A[I_XY,J] . B[J,K] -> C[I,K]", [("all_gather", "XY", "2*I*K")]),
     ("A[I,J_X] . B[J_X,K] -> C[I,K] {U_X}", []),
     ("A[I,J] {U_X} -> A[I,J_X]", [("reduce_scatter", "X", "2*I*J")]),
+    ("A[I,J] {U_XY} -> A[I,J_XY]", [("reduce_scatter", "XY", "2*I*J")]),
+    ("A[I,J] {U_XY} -> A[I_X,J_Y]", [("reduce_scatter", "X", "2*I*J"), ("reduce_scatter", "Y", "2*I*J/X")]),
     ("A[I,J] {U_X} -> A[I,J]", [("all_reduce", "X", "2*I*J")]),
     ("A[I_X,J] -> A[I,J_X]", [("all_to_all", "X", "2*I*J")]),
     ("A[I_X,J] -> A[I,J]", [("all_gather", "X", "2*I*J")]),

@@ -205,9 +205,19 @@ def _part(r: Mapping[str, Any], letters: Mapping[str, Letter]) -> Part:
         r["id"], _also(r), _words(r.get("ask", r["id"])), r["kind"], str(r.get("answer", "")),
         FrozenMap({**given, **_values(r)}), r.get("unit", ""),
         exact(tolerance) if tolerance is not None else _FALLBACK_TOLERANCE.get(r["kind"], Fraction(0)), between,
-        str(r.get("limit", r.get("exact", ""))), "exact" in r, FrozenMap(r.get("derive", {})), tuple(_others(r)),
+        str(r.get("limit", r.get("exact", ""))), "exact" in r, FrozenMap(_shared(r.get("derive", {}))), tuple(_others(r)),
         tuple(_choices(r)), FrozenMap({str(t): _words(w) for t, w in r.get("terms", {}).items()}),
     )  # fmt: skip
+
+
+def _shared(derive: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A derivation with what its quantities share, `of`, in each of them."""
+    common = derive.get("of", {})
+    each = {
+        n: {**common, **q} if common and isinstance(q, Mapping) and "cross" not in q else q
+        for n, q in derive.get("let", {}).items()
+    }
+    return {k: each if k == "let" else v for k, v in derive.items() if k != "of"}
 
 
 def _others(r: Mapping[str, Any]) -> Iterator[Other]:

@@ -10,8 +10,16 @@
       for: B                   # ... solved for this one
       large: [D, F]            # its limit as these grow
 
-On a mesh: {subject: "bf16[B,D_N] . bf16[D_N,F] -> bf16[B,F]", mesh: {N: 4}, quantity: critical D, chip: tpu_v5e@book};
-there `critical` is against the network, and `network_time` is what the collectives take on the chip's links, by `algorithm`.
+On several devices, with the letters W and C of the exercise for rates of the chip where numbers are not asked:
+
+    let:
+      t: {subject: "x[B,D] . W[D_X,F] -> y[B,F]", mesh: {X: 4}, plan: all_gather W, quantity: network_time,
+          chip: tpu_v5p@book, algorithm: book, set: {link.ici.link_one_way: W/2}}
+      v: {collective: all_reduce, bytes: 2*D*F, mesh: {N: 8}, quantity: network_time, chip: h100@book}
+      m: {subject: "layers.py:pair", mesh: {X: 4}, parallel: dp=X, phase: backward, quantity: compute_time, chip: h100@book}
+      X: {cross: [t, m], for: X}    # a crossing, to go on with
+
+There `critical` is against the network. docs/exercises.md has all keys.
 
 `let` names quantities; `formula` puts them together (by default the last one is the answer).
 """
@@ -19,17 +27,20 @@ there `critical` is against the network, and `network_time` is what the collecti
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costir import symbolic as sym
 from costir.chip import Chip
 from costir.errors import CostirError, FormulaError, nearest
+from costir.exercises import devices
 from costir.exercises.bounds import substituted
 from costir.exercises.quantities import exact
 from costir.exercises.subjects import chip_located, located
 from costir.formula import parse_formula
 from costir.hardware import load_chip
+from costir.network import Wiring
+from costir.on_chip import OnChip, fastest, planned
 from costir.symbolic import Expr
 
 OF_OPERATORS = ("flops", "matmul_flops", "vector_flops", "special_flops", "bytes", "read", "write", "operators")
@@ -72,10 +83,7 @@ def derive(spec: Mapping[str, Any], folder: str) -> Expr:
     for name, quantity in spec["let"].items():
         known[name] = _quantity(quantity, known, folder)
     if "cross" in spec:
-        if "for" not in spec:
-            raise CostirError("a crossing needs the size to solve for", "add for: B")
-        one, other = (_formula(str(f), known) for f in spec["cross"])
-        known["crossing"] = _crossing(one, other, str(spec["for"]))
+        known["crossing"] = _crossed(spec, known)
     result = _formula(str(spec["formula"]), known) if "formula" in spec else list(known.values())[-1]
     if spec.get("large"):
         result = sym.limit(result, [sym.size(n) for n in spec["large"]])
@@ -87,6 +95,13 @@ def derive(spec: Mapping[str, Any], folder: str) -> Expr:
 
 def _formula(text: str, known: Mapping[str, Expr]) -> Expr:
     return substituted(parse_formula(text).expr, known)
+
+
+def _crossed(spec: Mapping[str, Any], known: Mapping[str, Expr]) -> Expr:
+    if "for" not in spec:
+        raise CostirError("a crossing needs the size to solve for", "add for: B")
+    one, other = (_formula(str(f), known) for f in spec["cross"])
+    return _crossing(one, other, str(spec["for"]))
 
 
 def _crossing(a: Expr, b: Expr, unknown: str) -> Expr:
@@ -102,43 +117,89 @@ def _crossing(a: Expr, b: Expr, unknown: str) -> Expr:
 def _quantity(q: Any, known: Mapping[str, Expr], folder: str) -> Expr:
     if not isinstance(q, Mapping):
         return _formula(str(q), known)
-    if "subject" in q:
-        return _of_subject(q, folder)
+    if "cross" in q:
+        return _crossed(q, known)
+    if "subject" in q and "." not in q["quantity"]:
+        return _of_subject(q, known, folder)
+    if "collective" in q and "." not in q["quantity"]:
+        return _of_collective(q, known, folder)
     if "chip" not in q:
-        raise CostirError(f"quantity {q['quantity']!r} is of nothing", "give a subject, a chip, or both")
-    values = _chip(q, folder).values
+        raise CostirError(f"quantity {q['quantity']!r} is of nothing", "give a subject, a collective, a chip, or both")
+    values = _lettered(q, known, folder).values
     if q["quantity"] not in values:
         raise CostirError(f"chip {q['chip']} has no {q['quantity']!r}", nearest(q["quantity"], values))
     return sym.number(values[q["quantity"]])
 
 
-def _chip(q: Mapping[str, Any], folder: str) -> Chip:
-    return load_chip(chip_located(str(q["chip"]), folder), {k: str(v) for k, v in q.get("set", {}).items()})
+def _chip(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Chip:
+    """The chip of a quantity, with its own rates where letters are set."""
+    numbers = {k: str(e) for k, e in _set(q, known).items() if not e.free_symbols}
+    return load_chip(chip_located(str(q["chip"]), folder), numbers)
+
+
+def _lettered(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Chip:
+    """The chip of a quantity, with letters where they are set."""
+    return devices.lettered(_chip(q, known, folder), {k: e for k, e in _set(q, known).items() if e.free_symbols})
+
+
+def _set(q: Mapping[str, Any], known: Mapping[str, Expr]) -> dict[str, Expr]:
+    return {k: _number(v, known) for k, v in q.get("set", {}).items()}
+
+
+def _number(value: Any, known: Mapping[str, Expr]) -> Expr:
+    """A number of the file exactly, or a formula."""
+    return _formula(value, known) if isinstance(value, str) else sym.number(exact(value))
+
+
+def _wiring(q: Mapping[str, Any]) -> Wiring:
+    return Wiring(str(q.get("algorithm", "")), tuple((str(a), str(link)) for a, link in q.get("links", {}).items()))
+
+
+Pairs = tuple[tuple[str, Any], ...]
 
 
 @functools.lru_cache(maxsize=256)
-def _analysis(subject: str, options: tuple[tuple[str, str], ...], mesh: tuple[tuple[str, int], ...] = ()) -> Any:
+def _analysis(subject: str, options: Pairs, mesh: Pairs = (), base: Pairs = ()) -> Any:
     from costir.api import analyze
 
     given: dict[str, Any] = dict(options)
-    return analyze(subject, mesh=dict(mesh), **given) if mesh else analyze(subject, **given)
+    return analyze(subject, mesh=dict(mesh) or None, sizes=dict(base) or None, **given)
 
 
-def _of_subject(q: Mapping[str, Any], folder: str) -> Expr:
+OPTIONS = ("dtype", "count", "attention", "phase", "parallel")
+
+
+def _of_subject(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
     subject = str(q["subject"])
     subject = located(subject, folder)
-    options = tuple((k, str(q[k])) for k in ("dtype", "count", "attention", "phase") if k in q)
-    analysis = _analysis(subject, options, tuple(q.get("mesh", {}).items()))
+    options = tuple((k, str(q[k])) for k in OPTIONS if k in q)
+    analysis = _analysis(subject, options, tuple(q.get("mesh", {}).items()), tuple(q.get("base", {}).items()))
+    if "plan" in q:
+        analysis = planned(analysis, str(q["plan"]))
     name = str(q["quantity"])
-    found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q, folder)
-    sizes = {n: sym.number(exact(v)) for n, v in q.get("sizes", {}).items()}
+    found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q, known, folder)
+    sizes = {n: _number(v, known) for n, v in q.get("sizes", {}).items()}
     unknown = [n for n in sizes if n not in analysis.sizes]
     if unknown:
         raise CostirError(f"{subject} has no size {unknown[0]}", nearest(unknown[0], analysis.sizes))
     return substituted(found, sizes)
 
 
-def _whole(analysis: Any, name: str, q: Mapping[str, Any], folder: str) -> Expr:
+def _of_collective(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
+    if "bytes" not in q or "mesh" not in q:
+        lacks = "mesh" if "bytes" in q else "bytes"
+        raise CostirError(f"the collective {q['collective']} has no {lacks}", "write for example bytes: V, mesh: {X: 4}")
+    chip = _lettered(q, known, folder) if "chip" in q else None
+    payload, axes = _number(q["bytes"], known), q.get("axes", ())
+    return devices.collective(str(q["collective"]), payload, q["mesh"], axes, chip, _wiring(q), str(q["quantity"]))
+
+
+def _whole(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
+    over: Sequence[str] = q.get("over", ())
+    if over and name not in devices.OF_TRANSFERS:
+        raise CostirError(f"{name!r} is not of collectives, which are over axes", "leave over: out")
+    if name == "network" and over:
+        return devices.sent(analysis, over)
     if name in TOTALS:
         found: Expr = getattr(analysis, name)
         return found
@@ -148,19 +209,30 @@ def _whole(analysis: Any, name: str, q: Mapping[str, Any], folder: str) -> Expr:
         if analysis.cache is None:
             raise CostirError(f"{name!r} is of a step with a cache", "add phase: decode")
         return sym.number(getattr(analysis.cache, OF_CACHES[name]))
-    if name == "network_time" and "chip" in q:
-        roof = analysis.on(_chip(q, folder), algorithm=str(q.get("algorithm", ""))).roofline
-        return sym.at_branch(roof.network, {sym.size(n): v for n, v in analysis.sizes.items()})[0]
-    word, _, unknown = name.partition(" ")
-    if word not in ("critical", "limit") or not unknown:
-        raise CostirError(f"no quantity {name!r}", nearest(name, (*TOTALS, *OF_CACHES, "operators", "critical B", "limit B")))
+    return _on_chip(analysis, name, q, known, folder)
+
+
+def _on_chip(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
+    """Times, and sizes at which they cross. Of several ways without a plan the fastest at the base sizes counts."""
+    timed = name in devices.UNITS or name == "latency"
+    plain, share, _ = name.partition(" per device")
+    word, _, unknown = plain.partition(" ")
+    if not timed and (word not in ("critical", "limit") or not unknown):
+        there = (*TOTALS, *OF_CACHES, *devices.UNITS, "latency", "operators", "critical B", "limit B", "critical B per device")
+        raise CostirError(f"no quantity {name!r}", nearest(name, there))
     if "chip" not in q:
         raise CostirError(f"{name!r} depends on the chip", "add chip: tpu_v5e@book")
-    threshold = analysis.on(_chip(q, folder), algorithm=str(q.get("algorithm", ""))).critical(unknown)
+    chip, wiring = _chip(q, known, folder), _wiring(q)
+    way = analysis if "plan" in q else fastest(analysis, chip, wiring)
+    if timed:
+        return devices.seconds(way, _lettered(q, known, folder), wiring, name, q.get("over", ()))
+    if any(e.free_symbols for e in _set(q, known).values()):
+        raise CostirError(f"{name!r} is of a chip whose rates are numbers", "solve two times: cross: [f, t], for: B")
+    threshold = OnChip(way, chip, wiring).critical(unknown)
     value = threshold.value if word == "critical" else threshold.limit
     if value is None:
         raise CostirError(f"there is no {name}: {threshold.reason}")
-    return sym.number(value)
+    return sym.number(value) / threshold.split if share else sym.number(value)
 
 
 def _chosen(analysis: Any, name: str, op: str) -> Expr:

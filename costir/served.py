@@ -98,7 +98,7 @@ def _is_experts(call: Call, t: Tensor) -> bool:
 
 def met(call: Call, weight: Tensor) -> Expr:
     """The share of the experts in a weight [E, ., .] that is expected to be met by at least one row."""
-    experts, rows = weight.shape[0], next(t for t in call.inputs if t is not weight).shape[-2]
+    experts, rows = call.args.get("candidates", weight.shape[0]), next(t for t in call.inputs if t is not weight).shape[-2]
     tokens = ONE
     for name in ("B", "T"):
         if size(name) in rows.free_symbols:

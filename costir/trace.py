@@ -33,7 +33,8 @@ from costir.tracing.notes import Escape, Guard, Step, watch
 from costir.tracing.patches import patched_torch
 from costir.tracing.paths import paths
 from costir.tracing.recompute import recomputing
-from costir.tracing.recorder import Event, RawTensor, Recorder, Routing, Scope, own_part
+from costir.tracing.recorder import Event, RawTensor, Recorder, Scope, own_part
+from costir.tracing.routing import Routing
 from costir.tracing.values import Values
 
 

@@ -31,11 +31,12 @@ class Listener(TorchDispatchMode):  # type: ignore[misc]
         "all_reduce": ("all_reduce", 0), "all_gather_into_tensor": ("all_gather", "out"),
         "reduce_scatter_tensor": ("reduce_scatter", 0), "allreduce_": ("all_reduce", 0), "broadcast_": ("broadcast", 0),
         "_allgather_base_": ("all_gather", 0), "_reduce_scatter_base_": ("reduce_scatter", 1),
+        "all_to_all_single": ("all_to_all", 0), "alltoall_base_": ("all_to_all", 1),
     }  # fmt: skip
 
-    def __init__(self, axes: dict[str, str]) -> None:
+    def __init__(self, axes: dict[str, str], devices: dict[str, int]) -> None:
         super().__init__()
-        self.axes, self.phase = axes, "forward"
+        self.axes, self.devices, self.phase = axes, devices, "forward"
         self.log: Log = collections.defaultdict(lambda: [0, 0])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -53,7 +54,8 @@ class Listener(TorchDispatchMode):  # type: ignore[misc]
                 if axis:
                     row = self.log[self.phase, kind, axis]
                     row[0] += len(tensors)
-                    row[1] += sum(t.numel() * t.element_size() for t in tensors)
+                    together = self.devices[axis] if kind == "all_to_all" else 1
+                    row[1] += sum(t.numel() * t.element_size() for t in tensors) * together
         return out
 
     def _axis(self, given: Any) -> str:
@@ -80,7 +82,7 @@ def heard(module: Any, wrap: Any, mesh: dict[str, int], inputs: dict[str, Any], 
 
     torch_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     module = wrap(module, {a: torch_mesh[a] for a in mesh}) or module
-    with Listener({torch_mesh.get_group(a).group_name: a for a in mesh}) as listener:
+    with Listener({torch_mesh.get_group(a).group_name: a for a in mesh}, mesh) as listener:
         out = module(**inputs)
         value = loss(out) if loss else out
         listener.phase = "backward"

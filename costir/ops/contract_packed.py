@@ -34,7 +34,21 @@ GROUPED = "2*m*k*n: each row (or column, or element of k) meets one group only; 
 GROUPS = "the matrices of all groups are read"
 
 
+def _own_rows(call: Call) -> Call:
+    """The call with the rows of its own groups, where others stand behind them: neither read nor written.
+
+    So it is on a device that has some experts of the `candidates` among which the rows are spread evenly.
+    """
+    candidates, a, out = call.args.get("candidates"), call.args["self"], call.outputs[0]
+    if candidates is None:
+        return call
+    rows = a.shape[0] * call.args["mat2"].shape[0] / candidates
+    args = {**call.args, "self": replace(a, shape=(rows, a.shape[1]))}
+    return replace(call, args=args, outputs=(replace(out, shape=(rows, out.shape[1])),))
+
+
 def _grouped(call: Call, conventions: Conventions, scales: int) -> Cost:
+    call = _own_rows(call)
     a, b, out = call.args["self"], call.args["mat2"], call.outputs[0]
     macs = a.shape[-2] * a.shape[-1] * b.shape[-1]
     if len(a.shape) == len(b.shape) == 3:

@@ -82,6 +82,10 @@ class World:
         """
         return [(*said, self._home(*said)) for said in translate(op, args, out, self.axes_of)]
 
+    def exchanged(self, func: Any, args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of an all-to-all that writes in place: what this device sends and where it receives."""
+        return [(args[1], args[0])] if func is torch.ops.c10d.alltoall_base_.default else []
+
     def at_home(self, path: str, tensors: Iterable[torch.Tensor]) -> None:
         """Remember the module that weights are gathered for."""
         for t in tensors:

@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from costir.errors import TraceError
 from costir.tracing.bounds import BOUNDED, note_bounds
 from costir.tracing.frames import is_library_file, user_frame, where
 from costir.tracing.lifetimes import Lifetimes
-from costir.tracing.values import LIMIT, Known, Values, balanced, computable
+from costir.tracing.routing import CHOICES, Routing, choose, exchange, of_all_experts
+from costir.tracing.values import LIMIT, Known, Values, computable
 
 _SKIP = {"prim::device", "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata", "aten::sym_size"}
 _NEAR = 3  # autograd nodes that one operator makes
 _LISTS = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd", "aten._fused_adagrad")  # elementwise over lists of tensors
-_CHOICES = {"topk": (1, "dim"), "argmax": (0, "dim"), "argmin": (0, "dim"), "multinomial": (0, None), "sort": (1, "dim")}
 
 
 class RawTensor(NamedTuple):
@@ -48,13 +49,6 @@ def raw_tensors(x: Any) -> Iterator[RawTensor]:
     elif isinstance(x, tuple):
         for item in x:
             yield from raw_tensors(item)
-
-
-class Routing(NamedTuple):
-    """Rows that a made-up choice distributes over candidates."""
-
-    rows: int
-    candidates: int
 
 
 class Event(NamedTuple):
@@ -156,6 +150,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.home: str | None = None  # the module that a call is made for, where another one runs
         self.recording = False
         self.routed = False
+        self.unfollowed = False  # a router chose for more rows than have values
         self.events: list[Event] = []
         self.roles: dict[int, str] = {}
         self.steps_for: dict[int, int] = {}  # memory of parameters, gradients and states -> a number of the parameter
@@ -218,6 +213,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if self.world is None:
             self.note_call(op, given, out)
             return
+        if op == "aten._grouped_mm.default" and out.dim() == 2:
+            experts = of_all_experts(self.values, self.routing, len(given["self"]), given["offs"])
+            if experts is not None:
+                given["candidates"] = experts
+                self.notes[f"routing at {where(user_frame(2))} is taken as balanced over the candidates"] = None
         for name, arguments, result, home in self.world.calls(op, given, out):
             self.home = home
             self.note_call(name, arguments, result)
@@ -290,12 +290,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if isinstance(out, torch.Tensor) and out.layout is not torch.strided and name.startswith(("_to_sparse", "to_sparse")):
             return self._sparse(self.values.compute(func, args, kwargs, known) if known is not None else None)
         usable = known is not None and computable(func, known) and _small(out)
+        if self.world is not None and exchange(self.values, self.world.exchanged(func, args)):
+            self.notes[f"each device is taken to receive as many rows as it sends, {where(user_frame(1))}"] = None
         if func._schema.is_mutable:
             self._write(func, args, kwargs, known if usable else None)
         elif usable and known is not None:
             self.values.later(func, args, kwargs, known, out)
-        elif name in _CHOICES:
-            self._choose(name, args, kwargs, out)
+        elif name in CHOICES:
+            self.routing += choose(self.values, name, args, kwargs, out)
+            self.unfollowed = self.unfollowed or max(o.numel() for o in tree_leaves(out)) > LIMIT
         return out
 
     def _write(self, func: Any, args: Any, kwargs: Any, known: list[Known] | None) -> None:
@@ -328,27 +331,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.values.put(out, value)
         return out
 
-    def _choose(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Make up a router's choice, so that row counts come out even and their sum exact."""
-        assert self.values is not None
-        index = out[_CHOICES[name][0]] if isinstance(out, (tuple, list)) else out
-        source = args[0]
-        if source.dim() == 0 or index.numel() > LIMIT or index.dtype != torch.int64:
-            return
-        dim = kwargs.get("dim", next((a for a in args[2 if name == "topk" else 1 :] if type(a) is int), -1))
-        dim = -1 if dim is None else dim
-        dim %= source.dim()
-        with _disable_current_modes():
-            if index.dim() == source.dim():
-                choice = balanced(index.shape, dim, source.shape[dim])
-            elif index.dim() == source.dim() - 1:
-                kept = torch.Size([*index.shape[:dim], 1, *index.shape[dim:]])
-                choice = balanced(kept, dim, source.shape[dim]).squeeze(dim)
-            else:
-                return
-        self.values.put(index, choice, routed=True)
-        self.routing.append(Routing(index.numel(), source.shape[dim]))
-
     def _read(self, func: Any, args: Any, kwargs: Any, known: list[Known] | None, error: Exception) -> Any:
         """The program reads values (bool, item, nonzero, mask): answer from known values, or refuse with the line."""
         name = func._schema.name.split("::")[1]
@@ -359,6 +341,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             reader = where(frame) or "the optimizer"
             self.notes[f"{reader} reads numbers of the weights or gradients: each is taken as 1"] = None
             return 1.0
+        if known is None and self.unfollowed:
+            raise TraceError(
+                f"{line} reads what comes of a router's choices, and more than {LIMIT} of them are not followed",
+                "choose smaller base sizes; what is found holds for larger ones, too",
+            ) from error
         if known is None:
             what = "branches on or reads the value of a tensor" if "scalar" in name or name in ("equal", "is_nonzero") else (
                 f"makes a tensor whose shape depends on values ({name})")  # fmt: skip

@@ -310,8 +310,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         self.values.settle()
         if known is None or self.values.compute(func, args, kwargs, known) is None:
-            for t in targets:
-                self.values.forget(t)
+            self.values.forget(targets)
 
     def _sparse(self, value: Any) -> Any:
         """A sparse tensor keeps its real indices: how many there are is what its operators cost."""

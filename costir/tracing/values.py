@@ -8,7 +8,7 @@ floating inputs never have values, so that a branch on data is refused instead o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -87,29 +87,24 @@ class Values:
         for entry in list(self.known.values()):
             entry.value  # noqa: B018 - computed on access
 
-    def forget(self, t: torch.Tensor) -> None:
-        """Forget a tensor's value and those of all that share its memory."""
-        entry = self.get(t)
-        if entry is None:
-            return
-        self.settle()
-        if entry.value is None:
-            del self.known[id(t)]
-            return
-        memory = entry.value.untyped_storage().data_ptr()
-        for key, e in list(self.known.items()):
-            if e.value is None or e.value.untyped_storage().data_ptr() == memory:
+    def forget(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Forget the values of tensors and of all that share their memory.
+
+        What was computed from them before stays known, and what is pending can still be computed: no memory is written.
+        """
+        known = [t for t in tensors if self.get(t) is not None]
+        memories = {_memory(t) for t in known}
+        for key, entry in list(self.known.items() if memories else ()):
+            t = entry.tensor()
+            if t is None or _memory(t) in memories:
                 del self.known[key]
 
     def forget_data(self, tensors: list[torch.Tensor]) -> None:
         """Forget the values of floating tensors and mark the others as data: these are example inputs or weights."""
+        self.forget(t for t in tensors if t.is_floating_point() or t.is_complex())
         for t in tensors:
             entry = self.get(t)
-            if entry is None:
-                continue
-            if t.is_floating_point() or t.is_complex():
-                self.forget(t)
-            else:
+            if entry is not None:
                 entry.data = True
 
     def operands(self, tensors: list[torch.Tensor]) -> list[Known] | None:
@@ -143,6 +138,11 @@ class Values:
         for o, v in zip(tree_flatten(out)[0], tree_flatten(value)[0], strict=False):
             if isinstance(o, torch.Tensor) and isinstance(v, torch.Tensor) and o.shape == v.shape:
                 self.put(o, v, data=data, routed=routed)
+
+
+def _memory(t: torch.Tensor) -> int:
+    """What tells the memory of a fake tensor from others'."""
+    return t.untyped_storage()._cdata if t.layout is torch.strided else id(t)
 
 
 def computable(func: Any, known: list[Known]) -> bool:

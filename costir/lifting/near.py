@@ -12,7 +12,7 @@ from costir.ir import LOOP, Constraint, Graph
 from costir.lifting.implied import without_implied
 from costir.lifting.points import Point
 from costir.lifting.trial import BY_TRIAL, Trial
-from costir.symbolic import Boolean, Expr, Integer, holds, size
+from costir.symbolic import Expr, Integer, holds, size
 
 _TRIED = 64  # values of one size
 _SMALL = 3  # a size that was seen as small needs no smaller one
@@ -24,23 +24,21 @@ def small_point(graph: Graph, seen: Sequence[Mapping[str, int]], names: Sequence
     At dimensions of 1, and of equal ones, torch takes shortcuts, which are looked at elsewhere. None where nothing is smaller
     than what was seen.
     """
-    point, conditions = dict(seen[0]), [c.condition for c in graph.constraints]
+    point = dict(seen[0])
     dims = [d for d in {d for c in graph.calls for t in (*c.inputs, *c.outputs) for d in t.shape} if d.free_symbols]
     for n in sorted(names, key=lambda n: min(p[n] for p in seen)):
         least = min(p[n] for p in seen)
         used = [point[m] for m in names if m != n]
-        tried = [v for v in range(2, min(least, _TRIED)) if _fits({**point, n: v}, n, conditions, dims)]
+        tried = [v for v in range(2, min(least, _TRIED)) if _fits(graph, {**point, n: v}, n, dims)]
         if least > _SMALL and tried:
             point[n] = next((v for v in tried if v not in used), tried[0])
     return point if any(point[n] != seen[0][n] for n in names) else None
 
 
-def _fits(point: Point, name: str, conditions: Sequence[Boolean], dims: Sequence[Expr]) -> bool:
+def _fits(graph: Graph, point: Point, name: str, dims: Sequence[Expr]) -> bool:
     values = {size(n): Integer(v) for n, v in point.items()}
     mine = [d for d in dims if size(name) in d.free_symbols and not d.has(LOOP)]
-    return all(holds(c, {size(n): v for n, v in point.items()}) for c in conditions) and all(
-        d.xreplace(values) > 1 for d in mine
-    )
+    return _allowed(graph, point) and all(d.xreplace(values) > 1 for d in mine)
 
 
 def confirmed_near(trial: Trial, graph: Graph, names: Sequence[str]) -> Graph:
@@ -68,23 +66,19 @@ def confirmed_near(trial: Trial, graph: Graph, names: Sequence[str]) -> Graph:
 
 def _least(trial: Trial, graph: Graph, name: str, small: int) -> list[Constraint]:
     """The least value of a size down to which runs agree; none where a small one agrees, or where others decide it, too."""
-    least = [_least_at(trial, graph, near, name, small) for near in trial.seen[:2]]
-    if least[0] is None or least[0] != least[1]:
+    near, *others = trial.seen[:2]
+    least = _least_at(trial, graph, near, name, small)
+    if least is None or not all(_is_least(trial, graph, other, name, least) for other in others):
         return []
-    below = {**trial.seen[0], name: least[0] - 1}
+    below = {**near, name: least - 1}
     fails = bool(_problem(trial, below))
     at = trial.line(below) if not fails else ""
-    return [Constraint(sp.Ge(size(name), Integer(least[0])), f"{BY_TRIAL}{at}", branch=not fails)]
+    return [Constraint(sp.Ge(size(name), Integer(least)), f"{BY_TRIAL}{at}", branch=not fails)]
 
 
 def _least_at(trial: Trial, graph: Graph, near: Mapping[str, int], name: str, small: int) -> int | None:
     """The least value with the others as at a point; None where the small one agrees, too, or is not allowed there."""
-    conditions = [c.condition for c in graph.constraints]
-    legal = [
-        v
-        for v in range(small, near[name] + 1)
-        if all(holds(c, {size(m): x for m, x in {**near, name: v}.items()}) for c in conditions)
-    ]
+    legal = [v for v in range(small, near[name] + 1) if _allowed(graph, {**near, name: v})]
     if len(legal) < 2 or legal[0] != small or trial.agrees({**near, name: small}):
         return None
     low, high = 0, len(legal) - 1
@@ -92,6 +86,17 @@ def _least_at(trial: Trial, graph: Graph, near: Mapping[str, int], name: str, sm
         middle = (low + high) // 2
         low, high = (low, middle) if trial.agrees({**near, name: legal[middle]}) else (middle, high)
     return legal[low] + 1
+
+
+def _is_least(trial: Trial, graph: Graph, near: Mapping[str, int], name: str, least: int) -> bool:
+    """Whether that value is the least with the others as at another point, too."""
+    at, below = {**near, name: least}, {**near, name: least - 1}
+    return _allowed(graph, at) and _allowed(graph, below) and bool(trial.agrees(at)) and not trial.agrees(below)
+
+
+def _allowed(graph: Graph, point: Mapping[str, int]) -> bool:
+    values = {size(n): v for n, v in point.items()}
+    return all(holds(c.condition, values) for c in graph.constraints)
 
 
 def _problem(trial: Trial, point: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
@@ -245,7 +246,10 @@ def gather(e: Expr) -> Expr:
 
 
 def equal(a: Expr, b: Expr) -> bool:
-    """Whether two expressions are the same function of their sizes: by expansion, then by exact values at many points."""
+    """Whether two expressions are the same function of their sizes: by expansion, then by exact values at many points.
+
+    Where a Max or Min decides, sizes are of many magnitudes (from 2 on), so that each side of it does.
+    """
     difference = sp.expand(a - b)
     if difference == 0:
         return True
@@ -255,6 +259,9 @@ def equal(a: Expr, b: Expr) -> bool:
         return bool(sp.numer(sp.together(difference)).expand() == 0)
     names = sorted(difference.free_symbols, key=str)
     points = [[7 + 3 * i + 5 * j * (i + 1) + (i * j) % 3 for i in range(len(names))] for j in range(24)]
+    if all_extremes(difference):
+        draw = random.Random(7)
+        points += [[draw.randint(2, draw.choice((4, 40, 4000, 10**7))) for _ in names] for _ in range(60)]
     return all(sp.simplify(difference.xreplace({n: sp.Integer(v) for n, v in zip(names, p, strict=True)})) == 0 for p in points)
 
 

@@ -13,6 +13,7 @@ from costir.exercises.catalog import BUILT_IN, ORDER, built_in, validate
 from costir.exercises.checker import check_part, reference_of
 from costir.exercises.derive import derive
 from costir.exercises.reference import Known, Reference, put
+from costir.network import Network
 
 EXERCISES = list(built_in().exercises().values())
 PARTS = [pytest.param(e, p, id=f"{e.ident}.{p.ident}") for e in EXERCISES for p in e.parts]
@@ -123,7 +124,56 @@ def test_costir_derives_the_answer(exercise, part):
 
 @pytest.mark.parametrize(("exercise", "part"), DERIVED)
 def test_derivations_ask_the_engine(exercise, part):
-    assert any(isinstance(q, dict) and ("subject" in q or "chip" in q) for q in part.derive["let"].values())
+    assert any(isinstance(q, dict) and {"subject", "collective", "chip"} & q.keys() for q in part.derive["let"].values())
+
+
+# ----------------------------------------------------------------------------------------------------- on several devices
+
+CHAPTERS = ("sh", "tr", "gpu")  # on sharding, training and GPUs
+BESIDES = ("rl.x2chip", "seed.ex3", "seed.think4", "seed.think8", "seed.gold3", "inf.q4", "inf.q7", "ai.e9", "ai.q3")
+ON_DEVICES = [p for p in CHECKED if p.values[0].chapter in CHAPTERS or p.values[0].ident in BESIDES]
+WITHOUT_DEVICES = {  # parts of these exercises that no device's share and no collective answers
+    "gpu.1": "one chip: its lanes, clocks, rates, memories",
+    "gpu.2.1.bw": "ports of switches",
+    **dict.fromkeys([f"gpu.3.1.{p}" for p in ("SU_spine", "spine", "per_node", "per_GPU")], "cables and switches"),
+    "gpu.3.2": "cables and switches",
+    **dict.fromkeys(["gpu.5.2.min_GPUs", "gpu.5.2.nodes", "ai.q3.chips"], "how many memories hold it"),
+    "gpu.5.2.TP_used": "the largest power of two below what is derived",
+    "tr.q1": "the parameters of a model", "tr.q3.a_bytes": "the same on every device",
+    **dict.fromkeys(["inf.q4.step", "ai.q3.step", "ai.q3.batch", "ai.q3.tokens_per_s"], "all devices alike, nothing is sent"),
+}  # fmt: skip
+
+
+def on_mesh(part):
+    return any(isinstance(q, dict) and "mesh" in q for q in part.derive.get("let", {}).values())
+
+
+def test_answers_on_devices_come_from_a_mesh():
+    """From sharded notation, a model on a mesh, or a collective; the rest has a reason not to."""
+    names = {f"{e.ident}.{p.ident}": p for e, p in (row.values for row in ON_DEVICES)}
+    without = [n for n, p in names.items() if not on_mesh(p)]
+    assert [n for n in without if not any(n.startswith(w) for w in WITHOUT_DEVICES)] == []
+    assert [w for w in WITHOUT_DEVICES if not any(n.startswith(w) for n in without)] == []
+    assert len(names) - len(without) >= 100
+
+
+RATIOS = {  # no rate of a link is in these
+    "sh.q4.D_both", "sh.q6.c_comms", "sh.q9.ratio", "tr.q3.X_opt", "inf.q7.X_opt", "inf.q7.N_min",
+    "gpu.4.2.gain",
+}  # fmt: skip
+OF_LINKS = [
+    p for p in ON_DEVICES if any(isinstance(q, dict) and q.get("quantity", "").startswith(("network_time", "critical"))
+                                 for q in p.values[1].derive.get("let", {}).values())
+]  # fmt: skip
+
+
+def test_answers_on_links_hang_on_their_rates(monkeypatch):
+    """With links of half the rate all of them are others, but for ratios."""
+    before = {f"{e.ident}.{p.ident}": derive(p.derive, e.folder) for e, p in (row.values for row in OF_LINKS)}
+    rate = Network.rate
+    monkeypatch.setattr(Network, "rate", lambda *args: rate(*args) / 2)
+    after = {f"{e.ident}.{p.ident}": derive(p.derive, e.folder) for e, p in (row.values for row in OF_LINKS)}
+    assert {n for n in before if sym.equal(before[n], after[n])} == RATIOS
 
 
 @pytest.mark.parametrize("prefix", ORDER)

@@ -55,6 +55,14 @@ def test_two_links_stay_side_by_side_where_letters_leave_open_which_is_slower():
         assert float(sym.evaluate(found, {sym.size(n): v for n, v in at.items()})) == pytest.approx(by_hand)
 
 
+def test_what_differs_on_one_side_of_a_max_differs():
+    one, other, same = (
+        parse_formula(f).expr for f in ("max(2*D*F/W, 2*B*D*F/C)", "max(4*D*F/W, 2*B*D*F/C)", "2*D*F*max(1/W, B/C)")
+    )
+    assert not sym.equal(one, other)
+    assert sym.equal(one, same)
+
+
 def test_a_crossing_to_go_on_with():
     """Where gathering weights takes as long as moving activations, X = sqrt(2*B*N/F), both take 2*B*D/(X*W)."""
     of = {**BOTH, "chip": "tpu_v5p@book", "algorithm": "book", "set": {"link.ici.link_one_way": "W/2"}}

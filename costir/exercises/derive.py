@@ -231,7 +231,7 @@ def _on_chip(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str,
     threshold = OnChip(way, chip, wiring).critical(unknown)
     value = threshold.value if word == "critical" else threshold.limit
     if value is None:
-        raise CostirError(f"there is no {name}: {threshold.reason}")
+        raise CostirError(f"there is no {name}: {threshold.reason or f'it is not where {threshold.within}'}")
     return sym.number(value) / threshold.split if share else sym.number(value)
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from costir.measuring.mesh_measure import measure_on_mesh as measure_on_mesh
     from costir.ops.registry import rule as rule
     from costir.ops.registry import traffic as traffic
+    from costir.plan_records import DevicePlan as DevicePlan
+    from costir.planning import plan as plan
     from costir.utilisation import MFU as MFU
     from costir.utilisation import mfu as mfu
 
@@ -38,10 +40,11 @@ _WHERE = {
     "rule": "costir.ops.registry", "traffic": "costir.ops.registry", "measure": "costir.measuring.api",
     "measure_on_mesh": "costir.measuring.mesh_measure",
     "Call": "costir.ir", "Cost": "costir.ir", "MFU": "costir.utilisation", "mfu": "costir.utilisation",
+    "DevicePlan": "costir.plan_records", "plan": "costir.planning",
 }  # fmt: skip
 __all__ = [
-    "MFU", "Analysis", "Call", "Cost", "CostirError", "Threshold", "analyze", "annotate", "collective", "load_chip",
-    "measure", "measure_on_mesh", "mfu", "rule", "traffic",
+    "MFU", "Analysis", "Call", "Cost", "CostirError", "DevicePlan", "Threshold", "analyze", "annotate", "collective",
+    "load_chip", "measure", "measure_on_mesh", "mfu", "plan", "rule", "traffic",
 ]  # fmt: skip
 
 

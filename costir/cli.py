@@ -16,7 +16,7 @@ from costir import output
 from costir.errors import CostirError, nearest
 
 DONE, WRONG, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
-VERBS = ("analyze", "shard", "solve", "check", "mfu", "collective", "chips", "exercise", "calibrate", "measure", "demo")
+VERBS = ("analyze", "shard", "solve", "check", "mfu", "plan", "collective", "chips", "exercise", "calibrate", "measure", "demo")
 FORMATS = ("text", "markdown", "json", "csv", "latex", "html")
 
 DESCRIPTION = """\
@@ -28,6 +28,7 @@ What a PyTorch model costs, in closed form in its own size names, and the sizes 
   costir solve "bf16[B,8192] . [8192,8192]" --for B --chip tpu_v5e
   costir check "X[B,D] . Y[D,F]" "flops = 2*B*D*F"  is my own formula right?
   costir mfu gpt2.json --chip h100 --rate 90ktok/s  model FLOP utilisation of a run that I measured
+  costir plan llama.json --chip h100 --devices 512 --batch 4M --tokens 15T
   costir collective all_reduce --bytes 1e9 --chip h100 --mesh X=8
   costir chips h100                                 the chips that are known, with sources
   costir exercise next                              exercises on rooflines, checked
@@ -184,6 +185,7 @@ def parser() -> argparse.ArgumentParser:
     m.add_argument("--time", metavar="120ms", default="", help="of one step, with the batch of --size")
     m.add_argument("--devices", metavar="N", default="1", help="chips that the job ran on (default: 1)")
     m.add_argument("--tokens", metavar="B*T", default="", help="the sizes whose product is the tokens of a step")
+    _plan(verb("plan", "the best split of devices", PLAN, _conditions("train", "train")))
     n = verbs.add_parser(
         "collective", help="how long devices take to send each other", description=COLLECTIVE, allow_abbrev=False
     )
@@ -220,6 +222,21 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _plan(p: argparse.ArgumentParser) -> None:
+    """What `costir plan` takes."""
+    p.add_argument("--devices", metavar="N", default="", help="how many devices there are")
+    p.add_argument(
+        "--batch", metavar="4M", default="", help="tokens of a step on all devices together; 4M is 2**22, as in sizes"
+    )
+    p.add_argument("--tokens", metavar="15T", default="", help="tokens of the whole run, for its days; 15T is 15e12")
+    p.add_argument("--strategies", metavar="fsdp,tp", default="fsdp,hsdp,tp",
+                   help="which may be used, alone or together: fsdp, hsdp, dp; tp, sp, ep (default: fsdp,hsdp,tp)")  # fmt: skip
+    p.add_argument("--best", metavar="N", default="5", help="how many splits are shown (default: 5)")
+    p.add_argument("--overlap", choices=("none", "op", "full"), default="op", help="what goes on at once (default: op)")
+    _links(p)
+
+
+PLAN = "Of all ways to divide a step among devices, those that fit their memory and take least time, and why others are worse."
 MFU = "What share of a chip's peak a run reached, by each convention in use: full and causal attention, 6N, and as traced."
 COLLECTIVE = "A collective on a chip's links, by each algorithm: formula, time, latency, and below which size latency rules."
 CALIBRATE = "Measure this machine in under a minute; the chip file that is written is then known as `--chip here`."

@@ -24,6 +24,7 @@ from costir.questions import (
     plot_file,
     size_values,
     sweep_points,
+    token_count,
     traffic_of,
 )
 from costir.render import View
@@ -141,6 +142,33 @@ def mfu(o: argparse.Namespace) -> int:
         found = utilisation.utilisation(kept, chips, run, devices, o.tokens, fixed, assumed)
     emit(mfu_view.utilisation(found), name, o)
     return DONE
+
+
+def plan(o: argparse.Namespace) -> int:
+    """`costir plan`: the best ways to divide a training step among a number of devices."""
+    name = format_of(o)
+    for value, what in ((o.devices, "--devices 512"), (o.batch, "--batch 4M, the tokens of a step")):
+        if not value:
+            raise CostirError("a plan needs a number of devices and a batch", f"add for example {what}")
+    devices, batch, best = (parse_size(v, n) for v, n in ((o.devices, "--devices"), (o.batch, "--batch"), (o.best, "--best")))
+    tokens = token_count(o.tokens) if o.tokens else None
+    chips = _chips(o)
+    if len(chips) != 1:
+        raise CostirError("a plan is for one chip", "add for example --chip h100; costir chips lists them")
+    if o.unknown or o.sweep or o.keep:
+        raise CostirError("a plan takes neither --for, --sweep nor --keep", "in Python, costir.plan has the formulas")
+    from costir import plan_view, planning
+
+    with quiet(o.debug), bar(f"planning {o.subject}") as say:
+        found = planning.plan(
+            o.subject, chips[0], devices=devices, batch=batch, tokens=tokens, phase=o.phase, strategies=o.strategies,
+            sizes=size_values(o.size), overlap=o.overlap, algorithm=o.algorithm, links=axis_links(o.link), planned=o.planned,
+            latency=o.latency, say=say, dtype=o.dtype or "", attention=o.attention, count=o.count, model=o.model or "",
+            input=o.input, optimizer=o.optimizer, names=new_names(o.names), traffic=traffic_of(o), recompute=o.recompute,
+            micro_batches=parse_size(o.micro_batches, "--micro-batches"),
+        )  # fmt: skip
+    emit(plan_view.plan(found, best, o.subject), name, o)
+    return DONE if found.splits else WRONG
 
 
 def collective(o: argparse.Namespace) -> int:

@@ -167,9 +167,10 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
         return
     chosen: dict[str, tuple[int, ...]] = {}
     for points in triples:
-        for counts in [chosen] if chosen else itertools.islice(axis_counts(axes), _MESHES):
-            found = on_mesh(points, counts, family.scaled)
-            if independent(found[0], found[1], names) and (chosen or all(_runs(run, {**family.sizes, **p}) for p in found)):
+        meshes = ((counts, on_mesh(points, counts, family.scaled)) for counts in ([chosen] if chosen else axis_counts(axes)))
+        telling = ((counts, found) for counts, found in meshes if independent(found[0], found[1], names))
+        for counts, found in itertools.islice(telling, _MESHES):
+            if chosen or all(_runs(run, {**family.sizes, **p}) for p in found):
                 chosen = counts
                 yield found
                 break

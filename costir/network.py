@@ -28,7 +28,7 @@ from costir.collectives import ALGORITHMS, Form, form
 from costir.errors import ChipError, CostirError
 from costir.ir import Constraint, Transfer
 from costir.mesh import Mesh
-from costir.symbolic import ONE, Boolean, Expr, apply, at_branch, boolean, both, number, product, size, total
+from costir.symbolic import ONE, Boolean, Expr, apply, at_branch, boolean, both, divides, either, number, product, size, total
 from costir.units import si
 
 FAR = ("scaleout", "dcn")  # links that leave the box
@@ -88,6 +88,11 @@ def shape_of(link: Link) -> str:
         if word in words:
             return shape
     return "switch" if link.name in FAR else ""
+
+
+def torus_axes(link: Link) -> int:
+    """How many axes a torus has."""
+    return int(match[1]) if (match := re.match(r"(\d)D", link.topology)) else len(link.pod) or 3
 
 
 def closes(link: Link, length: Expr) -> Boolean:
@@ -251,6 +256,15 @@ class Network:
             raise ChipError(f"{self.chip.label} has no link {name[:40]!r}", f"its links: {has}")
         return self.chip.links[name]
 
+    @property
+    def near(self) -> Link:
+        """The link that a mesh lies on where nothing is said.
+
+        Raises:
+            ChipError: where the chip has no link to others.
+        """
+        return self._near("")
+
     def _near(self, name: str) -> Link:
         """The link between neighbouring chips."""
         if name:
@@ -295,7 +309,7 @@ class Network:
 
     def _torus_limits(self, link: Link, axes: list[str]) -> tuple[Constraint, ...]:
         """As many axes as the torus has, each as long as the pod at most."""
-        dims = int(match[1]) if (match := re.match(r"(\d)D", link.topology)) else len(link.pod) or 3
+        dims = torus_axes(link)
         long = [a for a in axes if self._at_base(self.mesh.length(a)) > 1]
         out = f"put an axis on another link: --link {axes[0]}=dcn" if self._far is not None else "use fewer axes"
         if len(long) > dims:
@@ -343,6 +357,24 @@ class Network:
                     f"{reach} do not fill {self.chip.label}'s nodes of {link.domain} evenly",
                     f"choose another mesh, or put the axis on the network between nodes: --link {a}={self._far_name}",
                 )
+
+    @cached_property
+    def full_nodes(self) -> tuple[Constraint, ...]:
+        """The lengths with which lines of devices fill nodes evenly, along each axis; others are refused by `constraints`."""
+        pinned = dict(self.wiring.links)
+        near = [a for a in self.mesh.names if pinned.get(a, "") not in FAR]
+        if self.measured is not None or not near or self._far is None:
+            return ()
+        link = self._near(pinned.get(near[0], ""))
+        if shape_of(link) == "torus" or not link.domain:
+            return ()
+        source, domain = f"nodes of {link.domain}: {self.chip.label}", number(link.domain)
+        spans = [(self.mesh.stride(a), self.mesh.stride(a) * self.mesh.length(a)) for a in near]
+        filled = (
+            either([sp.Ge(stride, domain), sp.Le(end, domain), both([divides(domain, stride), divides(end, domain)])])
+            for stride, end in spans
+        )
+        return tuple(Constraint(c, source) for c in filled if c.free_symbols)
 
     @property
     def _far_name(self) -> str:

@@ -68,6 +68,22 @@ def byte_count(text: str) -> Fraction:
         ) from None
 
 
+def token_count(text: str) -> int:
+    """Tokens of a whole run, with decimal prefixes: "15T" is 15e12, "300G", "2e12".
+
+    Raises:
+        SizeError: where it is no positive whole number.
+    """
+    match = re.fullmatch(r"\s*([0-9][0-9_.]*(?:[eE][+-]?[0-9]{1,2})?)\s*([kKMGTP]?)\s*", text[:60])
+    try:
+        found = Fraction(match[1].replace("_", "")) * DECIMAL[match[2]] if match else Fraction(0)
+    except (ValueError, ZeroDivisionError):
+        found = Fraction(0)
+    if found < 1 or found.denominator != 1:
+        raise SizeError(f"--tokens {text[:40]!r} is no number of tokens", "write for example --tokens 15T or --tokens 3e11")
+    return int(found)
+
+
 def axis_links(texts: Iterable[str]) -> dict[str, str]:
     """Which link of the chip an axis lies on: ["X=dcn"].
 

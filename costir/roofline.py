@@ -254,7 +254,7 @@ class Roofline:
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
         """Where the formulas hold: what the model needs, and what the links allow."""
-        return (*self.costed.graph.constraints, *self.fabric.constraints)
+        return (*self.costed.graph.constraints, *self.fabric.constraints, *self.fabric.full_nodes)
 
     @cached_property
     def _conditions(self) -> Callable[..., Any]:

@@ -72,6 +72,7 @@ def is_divisibility(condition: Any) -> bool:
     return isinstance(condition, sp.Eq) and isinstance(condition.lhs, sp.Mod) and condition.rhs == 0
 
 
+@lru_cache(maxsize=65536)  # a mesh has fifty conditions, and each is held against each, at every attempt
 def _follows(weak: Any, strong: Any) -> bool:
     """Whether `weak` holds wherever `strong` does, for positive whole sizes; False where that is not seen at once."""
     if weak == strong:
@@ -88,6 +89,7 @@ def _follows(weak: Any, strong: Any) -> bool:
     return b is not None and _at_least(b, a, 0)
 
 
+@lru_cache(maxsize=4096)
 def _positive(condition: Any) -> Any:
     """e for a condition that reads e >= 0 on whole numbers, or None."""
     if not isinstance(condition, _ORDER):

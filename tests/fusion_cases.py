@@ -122,6 +122,12 @@ def conv_bn_relu(width):
     return Loss(inner, 12), (torch.randn(2, 8, 12, 12),)
 
 
+@case
+def conv_bn_relu_eval(width):
+    model, given = conv_bn_relu(width)
+    return model.eval(), given
+
+
 class Residual(nn.Module):
     def __init__(self, width, layers):
         super().__init__()

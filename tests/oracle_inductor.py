@@ -59,12 +59,12 @@ class _StopError(BaseException):
     pass
 
 
-def kernels_of(function, args, backward=False, settings=None):
+def kernels_of(function, args, backward=False, settings=None, fullgraph=True):
     """The kernels of a function or module on real CPU tensors; with `backward` also those of its result's gradient."""
     # The patterns are made once per process, when they are first needed: from here on without those of attention.
     fuse_attention._sfdp_init = lambda *_, **__: None
     found = []
-    for name, graph, options in _graphs(function, args, backward):
+    for name, graph, options in _graphs(function, args, backward, fullgraph):
         given = [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
         with _fake_cuda():
             moved, inputs, mode = _on_cuda(graph, given)
@@ -72,7 +72,7 @@ def kernels_of(function, args, backward=False, settings=None):
     return found
 
 
-def _graphs(function, args, backward):
+def _graphs(function, args, backward, fullgraph):
     """The graphs that torch.compile hands to the code generator, with what it says of them."""
     from functorch.compile import make_boxed_func
     from torch._functorch import config as functorch_config
@@ -88,7 +88,7 @@ def _graphs(function, args, backward):
     torch._dynamo.reset()
     quiet = {**_SETTINGS, "cpu_backend": "triton"}
     with config.patch(quiet), functorch_config.patch(enable_autograd_cache=False):
-        compiled = torch.compile(function, backend=lambda g, i: compile_fx(g, i, inner_compile=keep), fullgraph=True)
+        compiled = torch.compile(function, backend=lambda g, i: compile_fx(g, i, inner_compile=keep), fullgraph=fullgraph)
         if backward:
             out = compiled(*args)
             out.backward()
@@ -132,6 +132,9 @@ def _fake_cuda():
             stack.enter_context(mock.patch.object(CudaInterface, name, staticmethod(value)))
         stack.enter_context(mock.patch.object(CudaInterface.Worker, "get_device_properties", staticmethod(device)))
         stack.enter_context(mock.patch.object(CudaInterface.Worker, "current_device", staticmethod(zero)))
+        # What Python's bindings do with a device guard, which a build without CUDA lacks, done by the dispatcher alone.
+        for name, op in (("__invert__", torch.ops.aten.bitwise_not.default), ("copy_", torch.ops.aten.copy_.default)):
+            stack.enter_context(mock.patch.object(torch.Tensor, name, lambda *given, op=op: op(*given)))
         for name in ("has_triton", "is_triton_available"):
             for module in (scheduler, utils):
                 if hasattr(module, name):
@@ -200,7 +203,7 @@ def _kernel(node, graph, name):
             if not isinstance(d, WeakDep) and d.name not in own:
                 reads.setdefault(d.name, []).append(d)
         for d in node.read_writes.writes:
-            users = {u.node for u in graph.scheduler.name_to_buf[d.name].users}
+            users = {u.node for u in graph.scheduler.name_to_buf[d.name].users if not u.is_weak}  # weak: an order only
             if users - set(node.get_nodes()):
                 writes.setdefault(d.name, []).append(d)
     origins = {o for n in node.get_nodes() if n.node is not None for o in n.node.get_origins() if o.op == "call_function"}

@@ -18,6 +18,9 @@ def ours(module, args, phase):
 
 
 CHOSEN = [
+    ("softmax", 64),
+    ("conv_bn_relu", 32),
+    ("conv_bn_relu_eval", 48),
     ("layer_norm", 48),
     ("rms_norm", 64),
     ("swiglu_mlp", 32),

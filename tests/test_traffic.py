@@ -158,10 +158,10 @@ class Residual(nn.Module):
 
 @pytest.mark.parametrize("layers", [3, 5])
 def test_no_kernel_adds_up_a_whole_residual_stream_again(layers):
-    """What is used before a library call and after it is kept in memory, as torch.compile does."""
+    """Sums of at most four operands are added up again, as TorchInductor does; longer ones are in memory."""
     kernels = fused_trace(run(Residual(layers), (N,), phase="backward"), "inductor").events
     again = [[op for op, _ in dict(k.args).get("again", ())] for k in kernels]
-    assert max(a.count("aten.add.Tensor") for a in again) == 0
+    assert max(a.count("aten.add.Tensor") for a in again) <= 3
 
 
 class Scale(nn.Module):

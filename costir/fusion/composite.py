@@ -30,6 +30,13 @@ def _kept(shape: Ints, reduced: Sequence[int]) -> Ints:
     return tuple([1 if i in reduced else d for i, d in enumerate(shape)])
 
 
+def _between(low: Lower, reads: Sequence[RawTensor], shape: Ints) -> RawTensor:
+    """What a decomposition computes per element before it goes on: stored or not like the result of an operator."""
+    out = low.program.temp(shape)
+    low.pointwise([out], reads)
+    return out
+
+
 # ---- softmax and losses ------------------------------------------------------------------------------------------------
 
 
@@ -49,8 +56,9 @@ def _softmax_backward(low: Lower, args: Args, event: Event) -> bool:
     reduced = _dim(args, len(y.shape))
     sums = low.program.temp(_kept(y.shape, reduced))
     log = "log_softmax" in event.op
-    low.reduction([grad] if log else [grad, y], y.shape, reduced, [sums], True)
-    low.pointwise([out], [grad, y, sums])
+    found = grad if log else _between(low, [grad, y], y.shape)
+    low.reduction([found], y.shape, reduced, [sums], True)
+    low.pointwise([out], [found, y, sums])
     return True
 
 
@@ -117,6 +125,13 @@ def _elementwise(low: Lower, args: Args, event: Event) -> bool:
     return True
 
 
+def _twice(low: Lower, args: Args, event: Event) -> bool:
+    """An activation or its gradient: an element is used in two places, x and a function of x."""
+    x, reads = args["self"], [t for _, v in event.args for t in raw_tensors(v)]
+    low.pointwise(event.outputs, [*reads, _between(low, [x], x.shape)])
+    return True
+
+
 # ---- norms -------------------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +142,8 @@ def _layer_norm(low: Lower, args: Args, event: Event) -> bool:
     reduced = tuple(range(len(x.shape) - n, len(x.shape)))
     stats = [_rows(s, x.shape, n) for s in stats]
     low.reduction([x], x.shape, reduced, stats, True)
-    low.pointwise([out], [x, *stats, *_given(args.get("weight"), args.get("bias"))])
+    normed = low.normed[stats[-1].memory] = _between(low, [x, *stats], x.shape)
+    low.pointwise([out], [normed, *_given(args.get("weight"), args.get("bias"))])
     return True
 
 
@@ -147,13 +163,17 @@ def _layer_norm_backward(low: Lower, args: Args, event: Event) -> bool:
     weight = _given(args.get("weight"))
     given = iter(event.outputs)
     mask = args["output_mask"]
+    normed = low.normed.get(stats[-1].memory) or _between(low, [x, *stats], x.shape)
     if mask[0]:
         dx = next(given)
+        scaled = _between(low, [grad, *weight], x.shape) if weight else grad
         sums = [low.program.temp(_kept(x.shape, inner)) for _ in range(1 if "rms" in event.op else 2)]
-        low.reduction([grad, *weight, x, *stats], x.shape, inner, sums, True)
-        low.pointwise([dx], [grad, *weight, x, *stats, *sums])
+        if len(sums) == 2:
+            low.reduction([scaled], x.shape, inner, sums[:1], True)
+        low.reduction([scaled, normed], x.shape, inner, sums[-1:], True)
+        low.pointwise([dx], [scaled, normed, *sums, *stats[-1:]])
     if mask[1]:
-        _columns(low, [grad, x, *stats], x.shape, rows, next(given))
+        _columns(low, [grad, normed], x.shape, rows, next(given))
     if len(mask) > 2 and mask[2]:
         _columns(low, [grad], x.shape, rows, next(given))
     return True
@@ -187,7 +207,8 @@ def _batch_norm(low: Lower, args: Args, event: Event) -> bool:
     low.reduction([x], x.shape, tuple(i for i in range(rank) if i != 1), stats, False)
     for old, new in zip(running, stats, strict=False):
         low.pointwise([old], [old, new])
-    low.pointwise([out], [x, *(_channel(t, rank) for t in stats), *affine])
+    moved = low.normed[stats[0].memory] = _between(low, [x, _channel(stats[0], rank)], x.shape)
+    low.pointwise([out], [moved, *(_channel(t, rank) for t in stats[1:]), *affine])
     return True
 
 
@@ -195,21 +216,23 @@ def _batch_norm_backward(low: Lower, args: Args, event: Event) -> bool:
     x, grad = args["input"], args.get("grad_out") or args["grad_output"]
     rank = len(x.shape)
     rest = tuple(i for i in range(rank) if i != 1)
-    saved = [args.get(k) for k in ("save_mean", "save_invstd", "save_var")]
-    if not args.get("train", args.get("update", True)):
-        saved = [args.get("running_mean"), args.get("running_var")]
-    stats = [_channel(t, rank) for t in _given(*saved)]
+    training = bool(args.get("train", args.get("update", True)))
+    names = ("save_mean", "save_invstd", "save_var") if training else ("running_mean", "running_var")
+    mean, scale = _given(*(args.get(k) for k in names))
     weight = [_channel(t, rank) for t in _given(args.get("weight"))]
-    outs = list(event.outputs)
-    vectors = [t for t in outs if t.shape == (x.shape[1],)]
+    vectors = [t for t in event.outputs if t.shape == (x.shape[1],)]
     while len(vectors) < 2:
         vectors.append(low.program.temp((x.shape[1],)))
     dw, db = vectors
+    moved = low.normed.get(mean.memory) or _between(low, [x, _channel(mean, rank)], x.shape)
+    dot = low.program.temp((x.shape[1],))
     low.reduction([grad], x.shape, rest, [db], False)
-    low.reduction([grad, x, *stats[:1]], x.shape, rest, [dw], False)
-    dx = next((t for t in outs if t.shape == x.shape), None)
+    low.reduction([grad, moved], x.shape, rest, [dot], False)
+    low.pointwise([dw], [dot, scale])
+    dx = next((t for t in event.outputs if t.shape == x.shape), None)
     if dx is not None:
-        low.pointwise([dx], [grad, x, *stats, *weight, _channel(dw, rank), _channel(db, rank)])
+        sums = [moved, _channel(dot, rank), _channel(db, rank)] if training else []
+        low.pointwise([dx], [grad, *sums, _channel(scale, rank), *weight])
     return True
 
 
@@ -297,6 +320,8 @@ def _table() -> dict[str, Lowering]:
         ("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm "
          "_batch_norm_with_update _batch_norm_no_update", _batch_norm),
         ("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward", _batch_norm_backward),
+        ("gelu gelu_backward silu silu_backward mish mish_backward hardswish hardswish_backward elu leaky_relu "
+         "log_sigmoid_forward", _twice),
         (" ".join(GATHERS), _gather),
         (" ".join(WINDOWS), _window),
     ):  # fmt: skip

@@ -35,6 +35,7 @@ class Group:
 
     def refresh(self) -> None:
         """After the loops of a piece changed."""
+        self.sums = {w.value for p in self.pieces if p.kind == "reduction" for w in p.writes}
         self.reads = list(dict.fromkeys(r for p in self.pieces for r in p.reads if r.value not in self.made))
         self.inner = [r for p in self.pieces for r in p.reads]
         touched = [*self.reads, *(w for p in self.pieces for w in p.writes)]
@@ -56,9 +57,13 @@ class Grouping:
             for v in (*(r.value for r in p.reads), *p.after):
                 if v in self.maker and self.maker[v] != i:
                     self._edge(self.maker[v], i)
+        self.reorder = False
         for _ in range(_ROUNDS):
             if not self._round():
                 break
+        if rules.reorder:
+            self.reorder = True
+            self._round()
 
     def _edge(self, a: int, b: int) -> None:
         self.after[a].add(b)
@@ -132,7 +137,7 @@ class Grouping:
         if not self.rules.siblings and not self.depends(a, b):
             return self.rules.rules[0] if a.opaque or b.opaque else _SIBLINGS
         orders = None
-        if self.rules.reorder and not (a.opaque or b.opaque) and self.shared(a, b) < LEAST_SHARED:
+        if self.reorder and not (a.opaque or b.opaque) and self.shared(a, b) < LEAST_SHARED:
             orders = self._reorder(a, b)
         broken = next((r for r in self.rules.rules if not r.test(self, a, b)), None)
         if orders is not None and (broken is not None or undo):
@@ -210,8 +215,8 @@ class Grouping:
             return None
         if any(not x.irregular and x.box != p.dims for p in moved.pieces for x in p.reads):
             return None  # put together from parts: its loops stay as they are
-        orders = (_order(mine, theirs, lead.dims) for mine, theirs in self._common(a, b, moved, fixed))
-        order = next((o for o in orders if o is not None), None)
+        common = self._common(a, b, moved, fixed)
+        order = _order(*common, lead.dims) if common is not None else None
         if order is None or order == list(range(len(order))):
             return None
         saved = [(p, (p.dims, list(p.reads), list(p.writes))) for p in moved.pieces]
@@ -220,32 +225,36 @@ class Grouping:
         moved.refresh()
         return saved
 
-    def _common(self, a: Group, b: Group, moved: Group, fixed: Group) -> list[tuple[Access, Access]]:
-        """Values that both touch, in another order: those that one makes and the other reads first, then the largest."""
-        found = []
-        for (v, walk), x in moved.walks.items():
-            for (u, other), y in fixed.walks.items():
-                if u == v and walk != other and x.region() == y.region():
-                    found.append(((v in a.made or v in b.made, x.elements), x, y))
-        return [(x, y) for _, x, y in sorted(found, key=lambda f: f[0], reverse=True)]
+    def _common(self, a: Group, b: Group, moved: Group, fixed: Group) -> tuple[Access, Access] | None:
+        """How both touch a value in another order: one that is made by one and read by the other first, then the largest."""
+        found = [
+            ((v in a.made or v in b.made, x.elements), x, y)
+            for (v, walk), x in moved.walks.items()
+            for (u, other), y in fixed.walks.items()
+            if u == v
+            and walk != other
+            and x.region() == y.region()
+            and x.repeats() == (y.repeats() if v not in fixed.sums else 1)
+        ]
+        _, mine, theirs = max(found, key=lambda f: f[0], default=(None, None, None))
+        return (mine, theirs) if mine is not None and theirs is not None else None
 
 
 _SIBLINGS = Rule("siblings", "it only reads the same, and siblings are not joined", lambda g, a, b: False)
 
 
+def _alike(mine: Access, theirs: Access, summed: bool) -> bool:
+    """Whether both touch the same memory as often; a sum is written once for all that it sums."""
+    return mine.region() == theirs.region() and mine.repeats() == (1 if summed else theirs.repeats())
+
+
 def _order(mine: Access, theirs: Access, dims: tuple[int, ...]) -> list[int] | None:
-    """The order of my loops in which I touch what they touch as they do."""
-    if any(not s for s, d in zip(mine.strides, dims, strict=True) if d > 1) or mine.box != dims:
+    """The order of my loops in which I touch what they touch as they do; both must have the same loops, none of stride 0."""
+    strides, wanted = ({s: i for i, (s, n) in enumerate(zip(x.strides, x.box, strict=True)) if n > 1} for x in (mine, theirs))
+    loops = sum(d > 1 for d in dims)
+    if mine.box != dims or 0 in strides or 0 in wanted or set(strides) != set(wanted) or len(strides) != loops:
         return None
-    left = {i for i, d in enumerate(dims) if d > 1}
-    order: list[int] = []
-    for n, s in theirs.walk()[1]:
-        inside = sorted((i for i in left if s <= mine.strides[i] < n * s), key=lambda i: -mine.strides[i])
-        order += inside
-        left -= set(inside)
-    if left:
-        return None
-    return [*(i for i, d in enumerate(dims) if d == 1), *order]
+    return [*(i for i, d in enumerate(dims) if d == 1), *(strides[s] for s in wanted)]
 
 
 def _permute(p: Piece, order: Sequence[int]) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+from costir.fusion.lower import loop_order
 from costir.fusion.pieces import Piece, Program
-from costir.fusion.space import PART, Access, Through, picked, pulled, split_box, split_loop, through
+from costir.fusion.space import PART, Access, Through, joined_box, joined_loop, picked, pulled, split_box, split_loop, through
+from costir.ops import registry
+from costir.tracing.recorder import raw_tensors
 
 MOST_READS, MOST_AGAIN = 8, 4  # operands of what is computed where it is read: by one, by several
 
@@ -19,6 +25,39 @@ def live(program: Program) -> list[Piece]:
             needed.update(r.value for r in piece.reads)
             needed.update(piece.after)
     return out[::-1]
+
+
+def once(program: Program, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces that are left when the same work on the same operands in one phase is done once."""
+    seen: dict[Any, Piece] = {}
+    same: dict[int, int] = {}
+    left = []
+    for p in pieces:
+        p.reads[:] = dict.fromkeys(r._replace(value=same.get(r.value, r.value)) for r in p.reads)
+        first = seen.setdefault(_work(program, p), p) if _plain(program, p) else p
+        if first is p:
+            left.append(p)
+            continue
+        first.events.update(p.events)
+        same[p.writes[0].value] = first.writes[0].value
+    return left
+
+
+def _plain(program: Program, p: Piece) -> bool:
+    """Whether a piece gives one new value, which depends on its operands alone."""
+    if p.kind == "opaque" or p.after or len(p.writes) != 1:
+        return False
+    value = program.values[p.writes[0].value]
+    entry = registry.find(program.trace.events[p.event].op)
+    chance = entry is not None and entry.kind in ("random", "dropout")
+    return not (value.kept or value.whole or chance) and program.current.get(value.memory) == p.writes[0].value
+
+
+def _work(program: Program, p: Piece) -> Any:
+    event, made = program.trace.events[p.event], p.writes[0]
+    given = [(n, None if any(True for _ in raw_tensors(v)) else repr(v)) for n, v in event.args]
+    dtype = program.values[made.value].tensor.dtype
+    return event.op, tuple(given), p.phase, p.kind, p.dims, p.reduced, tuple(p.reads), made._replace(value=0), dtype
 
 
 def inline(program: Program, pieces: Sequence[Piece], reread: float) -> list[Piece]:
@@ -54,13 +93,15 @@ def _worth(program: Program, p: Piece, users: Sequence[Piece], reread: float) ->
     made = program.values[p.writes[0].value]
     if made.kept or made.whole or any(u.kind == "opaque" or u.phase != p.phase for u in users):
         return False
-    if len(p.reads) > MOST_READS:
+    if p.operands > MOST_READS:
         return False
     if len(users) == 1:
         return True
-    if len(p.reads) > MOST_AGAIN or any(
-        program.values[r.value].maker is not None and r.irregular and r.mark != PART for r in p.reads
-    ):
+    if p.operands > MOST_AGAIN:
+        return False
+    if reread == math.inf:
+        return True
+    if any(program.values[r.value].maker is not None and r.irregular and r.mark != PART for r in p.reads):
         return False
     full = [r for r in p.reads if r.elements * 2 > made.numel]
     return sum(program.values[r.value].itemsize for r in full) <= reread * made.itemsize
@@ -103,4 +144,68 @@ def _into(program: Program, p: Piece, user: Piece, ways: Sequence[tuple[Access, 
         reads += [pulled(own, way, r, p.dims) for own in p.reads]
     user.reads[:] = list(dict.fromkeys(reads))
     user.events.update(p.events)
+    user.biases.update(p.biases)
     user.after += [v for v in p.after if v not in user.after]
+
+
+def biases(program: Program, pieces: Sequence[Piece]) -> None:
+    """Note where a bias is added by the elementwise work that reads a product, if all that reads it is elementwise."""
+    readers: dict[int, list[Piece]] = {}
+    for p in pieces:
+        for v in dict.fromkeys(r.value for r in p.reads):
+            readers.setdefault(v, []).append(p)
+    for p in pieces:
+        event, v = program.trace.events[p.event], p.writes[0].value if p.writes else -1
+        users = readers.get(v, ())
+        elementwise = all(u.kind == "pointwise" and u.phase == p.phase for u in users)
+        if event.op == "aten.addmm.default" and not program.values[v].kept and elementwise:
+            memory = dict(event.args)["self"].memory
+            for u in users:
+                u.biases.update(dict.fromkeys(r.value for r in p.reads if program.values[r.value].memory == memory))
+
+
+def as_operands(program: Program, pieces: Sequence[Piece]) -> None:
+    """Give cheap elementwise work the loops of the matrix that a product reads, where that is a view of its result.
+
+    TorchInductor copies such a view: it is not in memory yet, since work that reads one tensor or less is kept open that long.
+    """
+    made = {p.writes[0].value: p for p in pieces if p.kind == "pointwise" and len(p.writes) == 1}
+    readers = Counter(v for p in pieces for v in dict.fromkeys(r.value for r in p.reads))
+    for user in pieces:
+        event = program.trace.events[user.event]
+        if user.kind == "opaque" and event.op.startswith(_FIXED):
+            for t in {t.memory: t for _, v in event.args for t in raw_tensors(v)}.values():
+                p = made.get(program.current.get(t.memory, -1))
+                if p is not None and readers[p.writes[0].value] > 1 and sum(r.elements > 1 for r in p.reads) <= 1:
+                    _merge(p, [t.shape[i] for i in loop_order(t)])
+
+
+_FIXED = ("aten.mm.", "aten.convolution")
+
+
+def _merge(p: Piece, wanted: Sequence[int]) -> None:
+    """Make loops one until their sizes are the wanted ones, if what is written allows it; reads may then be in no order."""
+    sizes = [n for n in wanted if n != 1]
+    at = 0
+    while at + 1 < len(p.dims):
+        if at < len(sizes) and p.dims[at] == sizes[at]:
+            at += 1
+        elif all(_goes_on(a, at) for a in p.writes):
+            p.dims = joined_box(p.dims, at)
+            p.reads[:] = [_joined(a, at) if _goes_on(a, at) else _unordered(a) for a in p.reads]
+            p.writes[:] = [_joined(a, at) for a in p.writes]
+        else:
+            return
+
+
+def _goes_on(a: Access, at: int) -> bool:
+    """Whether a loop goes on where the next ends."""
+    return bool(a.irregular) or a.strides[at] == a.strides[at + 1] * a.box[at + 1]
+
+
+def _joined(a: Access, at: int) -> Access:
+    return a if a.irregular else a._replace(strides=joined_loop(a.strides, at), box=joined_box(a.box, at))
+
+
+def _unordered(a: Access) -> Access:
+    return Access(a.value, irregular=a.elements, mark=PART)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from costir.fusion.composite import lower
 from costir.fusion.group import Group, Grouping
-from costir.fusion.inline import inline, live
+from costir.fusion.inline import as_operands, biases, inline, live, once
 from costir.fusion.lower import eager_cost
 from costir.fusion.pieces import Program
 from costir.fusion.recompute import recompute
@@ -106,11 +106,15 @@ def _eager(event: Event) -> float:
 
 
 def _fused(trace: Trace, rules: RuleSet, alone: frozenset[int]) -> Fused:
-    program = lower(trace, alone)
+    program = lower(trace, alone | _seed(trace) if rules.recompute else alone)
     pieces = live(program)
     if rules.recompute:
+        pieces = once(program, pieces)
         pieces = recompute(program, pieces)
+        biases(program, pieces)
     pieces = inline(program, pieces, rules.reread)
+    if rules.reorder:
+        as_operands(program, pieces)
     grouping = Grouping(program, pieces, rules)
     counted: set[int] = set()
     kernels = []
@@ -123,6 +127,12 @@ def _fused(trace: Trace, rules: RuleSet, alone: frozenset[int]) -> Fused:
         kernels.append(Kernel(first, again, reads, writes, group.opaque))
     idle = sorted({p.event for p in program.pieces} - counted)
     return Fused(trace, tuple(kernels), tuple(Kernel((i,), (), (), ()) for i in idle), grouping)
+
+
+def _seed(trace: Trace) -> frozenset[int]:
+    """The gradient of the loss itself, which autograd hands to the backward pass as an input."""
+    first = next((i for i, e in enumerate(trace.events) if e.phase == "backward"), None)
+    return frozenset() if first is None or not trace.events[first].op.startswith("aten.ones_like") else frozenset((first,))
 
 
 def moved(program: Program, grouping: Grouping, group: Group) -> tuple[tuple[RawTensor, ...], tuple[RawTensor, ...]]:

@@ -58,6 +58,7 @@ class Lower:
     def __init__(self, program: Program, composites: Mapping[str, Lowering]) -> None:
         self.program = program
         self.composites = composites
+        self.normed: dict[int, RawTensor] = {}  # memory of a statistic -> what a norm made with it, which its gradient uses too
 
     def event(self, event: Event, step: Step) -> None:
         """The pieces of one call."""

@@ -60,6 +60,7 @@ class Piece:
         reads, writes: how it touches values.
         after: values that must be in memory before, since it writes over a part of them.
         phase: of the call.
+        biases: values of biases that TorchInductor adds here instead of in the product: operands, whoever reads them.
         events: positions of all calls whose work it does, those inlined into it included.
     """
 
@@ -72,6 +73,12 @@ class Piece:
     phase: str
     after: list[int] = field(default_factory=list)
     events: dict[int, None] = field(default_factory=dict)
+    biases: dict[int, None] = field(default_factory=dict)
+
+    @property
+    def operands(self) -> int:
+        """How many tensors it reads."""
+        return len(self.reads) + len(self.biases)
 
     @property
     def rows(self) -> int:

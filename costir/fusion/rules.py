@@ -7,6 +7,7 @@ end a kernel, nothing is joined only because it reads the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -130,7 +131,7 @@ LAST = Rule("reduction", "a reduction ends a kernel, unless torch has both as on
 
 RULE_SETS = {
     "inductor": RuleSet(
-        "inductor", (KNOWN, PHASE, SIZES, SHARES, FEW, NEAR, IN_STEP, BETWEEN), True, True, 1.5, True,
+        "inductor", (KNOWN, PHASE, SIZES, SHARES, FEW, NEAR, IN_STEP, BETWEEN), True, True, math.inf, True,
         "TorchInductor's fusing by its Triton rules",
     ),
     "xla": RuleSet(

@@ -56,6 +56,13 @@ class Access(NamedTuple):
         """Whether single elements are picked by an index: who makes them can be asked for these alone."""
         return bool(self.irregular) and self.mark >= 0
 
+    def repeats(self) -> int:
+        """How often each element is touched, by loops that read the same again."""
+        n = 1
+        for s, b in zip(self.strides, self.box, strict=True):
+            n *= 1 if s else b
+        return n
+
     def walk(self) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Base and (steps, stride) in loop order, loops that are one merged: equal walks touch the same in the same order.
 
@@ -92,6 +99,16 @@ def split_loop(strides: Ints, at: int, inner: int) -> Ints:
 def split_box(box: Ints, at: int, inner: int) -> Ints:
     """A box after a loop was split."""
     return (*box[:at], box[at] // inner, inner, *box[at + 1 :])
+
+
+def joined_loop(strides: Ints, at: int) -> Ints:
+    """Strides after a loop and the next, which goes on in it, were made one."""
+    return (*strides[:at], *strides[at + 1 :])
+
+
+def joined_box(box: Ints, at: int) -> Ints:
+    """A box after a loop and the next were made one."""
+    return (*box[:at], box[at] * box[at + 1], *box[at + 2 :])
 
 
 class Through(NamedTuple):

@@ -48,7 +48,7 @@ def mixtral_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
         apply_tensor_parallelism(model, axes["Y"], tensors)
         engine.apply_expert_parallelism(model, axes["Y"], axes["Y"], experts)
         if "fsdp" in way:
-            parallel(model, axes, {}, list(model.model.layers), "X", "")
+            parallel(model, axes, {}, list(model.model.layers), "fsdp=X")
         return model
 
     with fake_group(math.prod(mesh.values())), pytest.MonkeyPatch.context() as patch:

@@ -101,7 +101,7 @@ def said(analysis: costir.Analysis, **sizes: int) -> Log:
     }
 
 
-def parallel(module: Any, axes: dict[str, Any], tp: dict[str, str], blocks: Any, fsdp: str, tensor: str) -> Any:
+def parallel(module: Any, axes: dict[str, Any], tp: dict[str, str], blocks: Any, way: str) -> Any:
     """torch's own calls, as its tutorials make them."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate
@@ -111,11 +111,17 @@ def parallel(module: Any, axes: dict[str, Any], tp: dict[str, str], blocks: Any,
         "colwise": ColwiseParallel(), "rowwise": RowwiseParallel(),
         "gather": ColwiseParallel(output_layouts=Replicate()), "embedding": RowwiseParallel(input_layouts=Replicate()),
     }  # fmt: skip
-    if tensor:
-        parallelize_module(module, axes[tensor], {n: styles[s] for n, s in tp.items()}, src_data_rank=None)
-    if fsdp:
+    along = {strategy: axes[a] for strategy, a in _parts(way)}
+    if "tp" in along:
+        parallelize_module(module, along["tp"], {n: styles[s] for n, s in tp.items()}, src_data_rank=None)
+    if "fsdp" in along:
         for b in (*blocks, module):
-            fully_shard(b, mesh=axes[fsdp])
+            fully_shard(b, mesh=along["fsdp"])
+    if "dp" in along:
+        from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+
+        _pre_dp_module_transform(module)  # weights that tp divides, as DistributedDataParallel takes them
+        return _ddp(module, axes)
     return module
 
 
@@ -137,7 +143,7 @@ def mlp_log(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
 
     file = import_file(EXAMPLES / "mlp.py")
     parts = math.prod(mesh[a] for s, a in _parts(way) if s in ("dp", "fsdp"))
-    wrap = _ddp if way == "dp=X" else lambda m, axes: parallel(m, axes, MLP, (), *_axes(way))
+    wrap = lambda m, axes: parallel(m, axes, MLP, (), way)
     x = torch.zeros(sizes["B"] // parts, sizes["D"])
     return heard(file.MLP(sizes["D"], sizes["F"]), wrap, mesh, {"x": x}, file.loss)
 
@@ -151,17 +157,12 @@ def gpt_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
     with fake_group(math.prod(mesh.values())):
         model = file.GPT(*(sizes[n] for n in "DNLV"))
         ids = torch.zeros(sizes["B"] // parts, sizes["T"], dtype=torch.long)
-        wrap = _ddp if way == "dp=X" else lambda m, axes: parallel(m, axes, tp, list(m.blocks), *_axes(way))
+        wrap = lambda m, axes: parallel(m, axes, tp, list(m.blocks), way)
         return heard(model, wrap, mesh, {"ids": ids, "targets": ids})
 
 
 def _parts(way: str) -> list[tuple[str, str]]:
     return [tuple(p.split("=")) for p in way.split(",")]  # type: ignore[misc]
-
-
-def _axes(way: str) -> tuple[str, str]:
-    named = dict(_parts(way))
-    return named.get("fsdp", ""), named.get("tp", "")
 
 
 def _ddp(module: Any, axes: dict[str, Any]) -> Any:
@@ -188,12 +189,12 @@ def agree(analysis: costir.Analysis, listen: Any, way: str, **sizes: int) -> Non
         mesh = {a: mesh[a] for a in axes}
         want = listen(mesh, way, {**analysis.sizes, **sizes})
         have = said(analysis, **mesh, **sizes)
-        if way == "dp=X":  # DistributedDataParallel joins parameters to buckets
+        if "dp=X" in way:  # DistributedDataParallel joins parameters to buckets
             want, have = ({k: v[1] for k, v in log.items()} for log in (want, have))
         assert have == want, mesh
 
 
-@pytest.mark.parametrize("way", ["dp=X", "tp=Y", "fsdp=X", "fsdp=X,tp=Y"])
+@pytest.mark.parametrize("way", ["dp=X", "tp=Y", "fsdp=X", "fsdp=X,tp=Y", "dp=X,tp=Y"])
 def test_an_mlp_sends_what_the_engine_sends(way: str) -> None:
     mesh = {a: MESHES[0][a] for _, a in _parts(way)}
     analysis = costir.analyze(EXAMPLES / "mlp.py", mesh=mesh, parallel=way, phase="backward")
@@ -201,7 +202,7 @@ def test_an_mlp_sends_what_the_engine_sends(way: str) -> None:
     assert not analysis.unknown
 
 
-@pytest.mark.parametrize("way", ["fsdp=X,tp=Y"])
+@pytest.mark.parametrize("way", ["fsdp=X,tp=Y", "dp=X,tp=Y"])
 def test_a_gpt_sends_what_the_engine_sends(way: str) -> None:
     mesh = {a: MESHES[0][a] for _, a in _parts(way)}
     analysis = costir.analyze(EXAMPLES / "gpt.py", mesh=mesh, parallel=way, phase="backward", sizes={"V": 48, "N": 8, "B": 8})
@@ -294,18 +295,23 @@ def llama_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
     def wrap(model: Any, axes: dict[str, Any]) -> Any:
         plan = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh["Y"]))[0]
         apply_tensor_parallelism(model, axes["Y"], plan)
-        return parallel(model, axes, {}, list(model.model.layers), _axes(way)[0], "")
+        return parallel(model, axes, {}, list(model.model.layers), way.replace(",tp=Y", ""))
 
     with fake_group(math.prod(mesh.values())):
         ids = torch.zeros(sizes["B"] // mesh["X"], sizes["T"], dtype=torch.long)
         return heard(LlamaForCausalLM(config), wrap, mesh, {"input_ids": ids, "labels": ids}, lambda out: out.loss)
 
 
-def test_a_transformers_model_by_its_own_plan_sends_what_the_engine_sends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["fsdp=X,tp=Y", "dp=X,tp=Y"])
+def test_a_transformers_model_by_its_own_plan_sends_what_the_engine_sends(way: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    analysis = costir.analyze(tmp_path, mesh=MESHES[0], parallel="fsdp=X,tp=Y", phase="backward", sizes={"B": 8, "T": 32})
-    agree(analysis, llama_heard, "fsdp=X,tp=Y", B=24, T=16, D=192, F=96, N=48, K=24, L=2, V=96)
+    analysis = costir.analyze(tmp_path, mesh=MESHES[0], parallel=way, phase="backward", sizes={"B": 8, "T": 32})
+    agree(analysis, llama_heard, way, B=24, T=16, D=192, F=96, N=48, K=24, L=2, V=96)
     assert not analysis.unknown
+
+
+def test_tensor_parallelism_goes_up_to_the_heads_of_keys_and_values(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     with pytest.raises(CostirError, match="does not divide the 4 heads of keys and values evenly"):
         costir.analyze(tmp_path, mesh={"Y": 8}, parallel="tp=Y", sizes={"B": 8, "T": 32})
 

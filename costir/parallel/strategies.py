@@ -15,6 +15,7 @@ from costir.errors import TraceError
 from costir.parallel.own_plan import Styles
 from costir.parallel.plan import Plan
 from costir.parallel.world import World
+from costir.tracing.recorder import own_part
 
 _ORDER = ("ep", "tp", "sp", "dp", "fsdp", "hsdp")  # matrices first, then what is left of them
 
@@ -54,31 +55,49 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
 
 
 def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any) -> None:
-    """DistributedDataParallel's hooks on the module itself, one all-reduce a parameter, averaged as by its default hook."""
-    group = meshes[0].get_group()
-    if any(isinstance(p, world.divided) for p in module.parameters()):
-        raise TraceError("dp takes no weights that are divided already", "use fsdp with tp, or dp alone")
-    if not any(p.requires_grad for p in module.parameters()):
-        return
-    ddp = nn.parallel.DistributedDataParallel(module, process_group=group, init_sync=False)
-    names = {id(p): n.rpartition(".")[0] for n, p in module.named_parameters()}
+    """DistributedDataParallel's hooks on the module itself, one all-reduce a parameter, averaged as by its default hook.
 
-    def average(state: Any, bucket: Any) -> Any:
+    It takes no weights that tp divides: of these each device averages the gradient of its part, by a hook on the parameter.
+    """
+    group = meshes[0].get_group()
+    trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    parts: dict[str, Any] = {n: p for n, p in trained.items() if isinstance(p, world.divided)}
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, list(parts))
+    names = {id(p): n.rpartition(".")[0] for n, p in trained.items()}
+
+    def average(p: torch.Tensor, gradient: torch.Tensor) -> None:
+        with world.home_of(names[id(p)]):
+            gradient.div_(dist.get_world_size(group))
+            dist.all_reduce(gradient, group=group)
+
+    def average_part(p: Any) -> None:
+        p.grad = p.grad.redistribute(placements=p.placements)  # of a table, torch makes a gradient that is not divided
+        average(p, own_part(p.grad))
+
+    for p in parts.values():
+        p.register_post_accumulate_grad_hook(average_part)
+    if len(trained) > len(parts):
+        _reduced(module, group, world, average)
+
+
+def _reduced(module: nn.Module, group: Any, world: World, average: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """DistributedDataParallel with its buckets taken apart."""
+    ddp = nn.parallel.DistributedDataParallel(module, process_group=group, init_sync=False)
+
+    def hook(state: Any, bucket: Any) -> Any:
         with world.unseen():
-            parts = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
-        for p, gradient in parts:
-            with world.home_of(names[id(p)]):
-                gradient.div_(dist.get_world_size(group))
-                dist.all_reduce(gradient, group=group)
+            reduced = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        for p, gradient in reduced:
+            average(p, gradient)
         done: Any = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
 
-    average.__annotations__ = {
+    hook.__annotations__ = {
         "bucket": dist.GradBucket,
         "return": torch.futures.Future[torch.Tensor],
     }  # types, not their names
-    ddp.register_comm_hook(None, average)
+    ddp.register_comm_hook(None, hook)
     module.register_forward_pre_hook(lambda m, args, kwargs: ddp._pre_forward(*args, **kwargs), with_kwargs=True)
     module.register_forward_hook(lambda m, args, out: ddp._post_forward(out))
 

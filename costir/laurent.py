@@ -8,6 +8,7 @@ milliseconds to seconds.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,17 @@ class Laurent:
     def primitive(self) -> Laurent:
         """Divided by its content, so that no exponent is negative: same sign, same roots."""
         return Laurent.common([self])[0]
+
+    def above_one(self) -> Laurent:
+        """In terms of how much each name is above 1: x*y becomes 1 + x + y + x*y. Without negative exponents only."""
+        found: dict[Monomial, Fraction] = {}
+        for key, c in self.terms.items():
+            choices = [[(n, k) for k in range(x + 1)] for n, x in key]
+            for chosen in itertools.product(*choices):
+                ways = math.prod(math.comb(x, k) for (_, x), (_, k) in zip(key, chosen, strict=True))
+                monomial = tuple((n, k) for n, k in chosen if k)
+                found[monomial] = found.get(monomial, Fraction(0)) + c * ways
+        return Laurent({k: c for k, c in found.items() if c})
 
     def content(self) -> Laurent:
         """The largest monomial that divides it."""

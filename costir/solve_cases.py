@@ -14,6 +14,7 @@ from costir.laurent import Laurent
 from costir.symbolic import Boolean, Expr
 
 LONGEST = 10  # monomials of a root that is still given in all sizes
+_FEW_TERMS = 12  # of a sum whose sign is looked at for all sizes
 
 
 @dataclass(frozen=True)
@@ -235,10 +236,17 @@ def intervals(crossings: Sequence[Crossing], unknown: str, whole: bool = False) 
 
 
 def positive(c: Laurent) -> Boolean:
-    """The condition that a sum of monomials is positive, as "larger side > smaller side" without common factors."""
-    plus, minus = c.whole().primitive().split()
+    """The condition that a sum of monomials is positive, as "larger side > smaller side" without common factors.
+
+    Sizes are 1 or more, which settles it where no coefficient differs in sign as a polynomial of what they are above 1.
+    """
+    whole = c.whole().primitive()
+    plus, minus = whole.split()
     if not minus or not plus:
         return sym.boolean(bool(plus))
+    more, less = whole.above_one().split() if len(whole.terms) <= _FEW_TERMS else (plus, minus)
+    if not more or (not less and () in more.terms):
+        return sym.boolean(bool(more))
     return sym.greater(plus.expr(), minus.expr())
 
 

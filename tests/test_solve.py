@@ -14,7 +14,9 @@ from costir.crossing import polynomial_crossings
 from costir.errors import ChipError, SizeError
 from costir.hardware import load_chip
 from costir.ir import Call, Conventions, Cost, Costed, Graph, Node, Tensor
+from costir.laurent import Laurent
 from costir.solve import per_node, threshold, thresholds
+from costir.solve_cases import positive
 from costir.symbolic import ONE, evaluate, size
 
 B, D, F, T, S, K, G, H, L, N, V = (size(n) for n in "BDFTSKGHLNV")
@@ -365,3 +367,27 @@ def test_every_node_has_its_own():
     assert len(rows) == len(costed.nodes)
     assert rows[0].what == "layers.*.q_proj mm"
     assert "no contraction" in rows[-1].reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.integers(-3, 3).filter(bool), min_size=1, max_size=4)
+)
+def test_where_a_sum_is_positive(terms):
+    sum_ = Laurent({tuple((n, x) for n, x in zip("XY", k, strict=True) if x): Fraction(c) for k, c in terms.items()})
+    found = positive(sum_)
+    for x, y in itertools.product(range(1, 9), repeat=2):
+        here = found.xreplace({size("X"): sp.Integer(x), size("Y"): sp.Integer(y)})
+        assert (here == sp.true) == (sum_.value({"X": x, "Y": y}) > 0)
+
+
+@pytest.mark.parametrize(("terms", "settled"), [
+    ({(): 1, (("X", 1),): -1}, False),  # 1 > X
+    ({(("X", 1),): 5, (): -4}, True),  # 5*X > 4
+    ({(("X", 1),): 1, (): -1}, None),  # X > 1
+    ({(("X", 2),): 1, (("X", 1),): -1, (): 1}, True),  # X**2 + 1 > X
+])  # fmt: skip
+def test_sizes_are_one_or_more(terms, settled):
+    found = positive(Laurent({k: Fraction(c) for k, c in terms.items()}))
+    assert found == (found if settled is None else sp.true if settled else sp.false)
+    assert (found in (sp.true, sp.false)) == (settled is not None)

@@ -99,6 +99,9 @@ WRONG = [
     ({**GATHER, "mesh": {"N": 8}, "chip": "h100@book", "set": {"link.ici.one_way": "W"}}, "has no 'link.ici.one_way'"),
     ({**PRODUCT, "plan": "all_to_all", "quantity": "flops"}, "no way to compute it has 'all_to_all'"),
     ({**PRODUCT, "quantity": "flops", "over": ["X"]}, "is not of collectives"),
+    ({**PRODUCT, "quantity": "network", "over": ["X"], "op": "einsum"}, "is not of collectives"),
+    ({**GATHER, "mesh": {"N": 8}, "sizes": {"N": 4}}, "sizes is not for a collective"),
+    ({**GATHER, "mesh": {"N": 8}, "subject": "X[a,b]"}, "subject is not for a collective"),
     ({**PRODUCT, "quantity": "critical B", "set": {"matrix.bf16": "C"}}, "whose rates are numbers"),
     ({**PRODUCT, "quantity": "network_times"}, "no quantity 'network_times'"),
 ]  # fmt: skip

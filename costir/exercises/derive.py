@@ -27,7 +27,7 @@ There `critical` is against the network. docs/exercises.md has all keys.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from costir import symbolic as sym
@@ -119,10 +119,10 @@ def _quantity(q: Any, known: Mapping[str, Expr], folder: str) -> Expr:
         return _formula(str(q), known)
     if "cross" in q:
         return _crossed(q, known)
-    if "subject" in q and "." not in q["quantity"]:
-        return _of_subject(q, known, folder)
     if "collective" in q and "." not in q["quantity"]:
         return _of_collective(q, known, folder)
+    if "subject" in q and "." not in q["quantity"]:
+        return _of_subject(q, known, folder)
     if "chip" not in q:
         raise CostirError(f"quantity {q['quantity']!r} is of nothing", "give a subject, a collective, a chip, or both")
     values = _lettered(q, known, folder).values
@@ -177,6 +177,8 @@ def _of_subject(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) ->
     if "plan" in q:
         analysis = planned(analysis, str(q["plan"]))
     name = str(q["quantity"])
+    if "over" in q and ("op" in q or name not in devices.OF_TRANSFERS):
+        raise CostirError(f"{name!r} is not of collectives, which are over axes", "leave over: out")
     found = _chosen(analysis, name, str(q["op"])) if "op" in q else _whole(analysis, name, q, known, folder)
     sizes = {n: _number(v, known) for n, v in q.get("sizes", {}).items()}
     unknown = [n for n in sizes if n not in analysis.sizes]
@@ -185,7 +187,13 @@ def _of_subject(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) ->
     return substituted(found, sizes)
 
 
+OF_COLLECTIVES = ("collective", "quantity", "bytes", "mesh", "axes", "chip", "set", "algorithm", "links")
+
+
 def _of_collective(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
+    other = next((k for k in q if k not in OF_COLLECTIVES), "")
+    if other:
+        raise CostirError(f"{other} is not for a collective", f"a collective has {', '.join(OF_COLLECTIVES)}")
     if "bytes" not in q or "mesh" not in q:
         lacks = "mesh" if "bytes" in q else "bytes"
         raise CostirError(f"the collective {q['collective']} has no {lacks}", "write for example bytes: V, mesh: {X: 4}")
@@ -195,11 +203,8 @@ def _of_collective(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str)
 
 
 def _whole(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
-    over: Sequence[str] = q.get("over", ())
-    if over and name not in devices.OF_TRANSFERS:
-        raise CostirError(f"{name!r} is not of collectives, which are over axes", "leave over: out")
-    if name == "network" and over:
-        return devices.sent(analysis, over)
+    if name == "network" and "over" in q:
+        return devices.sent(analysis, q["over"])
     if name in TOTALS:
         found: Expr = getattr(analysis, name)
         return found

@@ -18,7 +18,6 @@ from costir.errors import ChipError, CostirError, nearest
 from costir.ir import Collective, Transfer
 from costir.mesh import Mesh, check_mesh
 from costir.network import Network, Wiring
-from costir.roofline import times
 from costir.symbolic import Expr
 
 UNITS = {"compute_time": "compute", "memory_time": "memory", "network_time": "network"}  # quantities to units of a chip
@@ -65,9 +64,17 @@ def seconds(analysis: Any, chip: Chip, wiring: Wiring, quantity: str, over: Sequ
         analysis: of one device.
         chip: its rates may be letters.
         wiring: how the mesh lies on the links.
-        quantity: "compute_time", "memory_time", "network_time", or "latency", the seconds of all hops one after the other.
+        quantity: "compute_time" (contractions at the matmul peak), "memory_time", "network_time", or "latency", the seconds of
+            all hops one after the other.
         over: only collectives over these axes, all of them; () for all collectives.
+
+    Raises:
+        CostirError: where an operator's cost is not known, or the chip has no rate or link for it.
     """
+    from costir.roofline import times
+
+    if analysis.unknown:
+        raise CostirError(f"the cost of {analysis.unknown[0]} is not known, so that there is no {quantity}")
     graph = analysis.graph
     net = _network(chip, graph.mesh, graph.sizes, wiring)
     found = []

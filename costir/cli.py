@@ -94,7 +94,12 @@ def _conditions(phase: str | None = "forward", default: str = "forward", serving
     h = p.add_argument_group("chip")
     h.add_argument("--chip", metavar="NAME", action="append", default=[], help="h100, tpu_v5e@book, my.toml; several: a,b")
     h.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a chip: memory.bandwidth=8.2e11")
-    h.add_argument("--for", metavar="SIZE", dest="unknown", help="the size to solve for: B, T, tokens (= B*T), ...")
+    h.add_argument(
+        "--for",
+        metavar="SIZE",
+        dest="unknown",
+        help="the size to solve for: B, T, tokens (= B*T), ..., split",
+    )
     _output(p)
     return p
 
@@ -107,7 +112,9 @@ def _devices(p: argparse.ArgumentParser) -> None:
     d.add_argument(
         "--parallel", metavar="fsdp=X,tp=Y", default="", help="what runs along them: dp, fsdp, hsdp, tp, sp, ep, plan.py"
     )
-    d.add_argument("--devices", metavar="N", default="", help="how many devices the mesh must have")
+    d.add_argument(
+        "--devices", metavar="N", default="", help="how many devices the mesh must have, or with --for split, are to be split"
+    )
     d.add_argument("--overlap", choices=("none", "op", "full"), default="op", help="what goes on at once (default: op)")
     d.add_argument(
         "--way", metavar="TEXT", default="", help="of several ways to compute it, the one with this: all_reduce, ..."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -92,11 +93,28 @@ def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Sequence[F
     name = format_of(o)
     if not o.chip:
         raise CostirError("a critical size needs a chip", "add for example --chip h100; costir chips lists them")
+    if o.unknown == "split":
+        return _split(o, name)
     report = _report(o, critical=not o.fits, memory=o.fits)
     from costir import views
 
     view = views.fits(report) if o.fits else views.solution(report)
     emit(view if more is None else views.with_facts(view, more(o)), name, o)
+    return DONE
+
+
+def _split(o: argparse.Namespace, name: str) -> int:
+    """`costir solve --for split`: the best split of a number of devices into two axes."""
+    chips, count = _chips(o), parse_size(o.devices, "--devices") if o.devices else 0
+    if len(chips) > 1 or o.sweep or o.fits:
+        raise CostirError("the best split is solved on one chip, at one point", "leave out --sweep, --fits and other chips")
+    o.devices = ""  # of the whole that is split, not of the mesh that is traced
+    kept = _way(_kept(_analysis(o), o), chips, o)
+    from costir import split_solve, split_view
+
+    with progress("solving"):
+        found = split_solve.solve_split(kept, chips[0], count or math.prod(mesh_axes(o.mesh).values()), wiring(o))
+    emit(split_view.split(found), name, o)
     return DONE
 
 

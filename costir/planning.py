@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -58,9 +58,9 @@ def _names(strategies: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def combinations(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """What may run together: each alone, and one for the batch with one for the matrices; dp takes no divided weights."""
+    """What may run together: each alone, and one for the batch with one for the matrices."""
     batch, matrices = ([n for n in names if n in group] for group in (DIVIDES_BATCH, DIVIDES_MATRICES))
-    both = [(b, m) for b in batch for m in matrices if b != "dp"]
+    both = [(b, m) for b in batch for m in matrices]
     return (*both, *((n,) for n in (*batch, *matrices)))
 
 
@@ -220,7 +220,7 @@ def _planned(job: _Job, devices: int, batch: int, tokens: int | None, names: tup
         subject=model.name, phase=job.phase, chip=job.chip, sizes=point, batch_size=batch_size, devices=devices, batch=batch,
         token_sizes=token_sizes, tokens=tokens, overlap=job.overlap, splits=_reasoned(fits),
         too_large=tuple(s for s in rows if not s.fits), ways=tuple(_way(s, rows) for s in searches), left_out=tuple(left),
-        smallest=asked.smallest(searches, devices if fits else MOST_DEVICES), notes=_notes((one, *programs), names),
+        smallest=asked.smallest(searches, devices if fits else MOST_DEVICES), notes=_notes((one, *programs)),
     )  # fmt: skip
 
 
@@ -374,11 +374,9 @@ def _way(search: Search, rows: Sequence[Split]) -> Way:
     return Way(p.words, p.parallel, p.analysis, best.formula if best else search.timed[0][0].formula, memory)
 
 
-def _notes(programs: Iterable[Program], names: Sequence[str]) -> tuple[str, ...]:
+def _notes(programs: Sequence[Program]) -> tuple[str, ...]:
     """What to know."""
     notes = [n for p in programs for n in p.analysis.notes if not n.startswith("one of ") and SHORTCUT not in n]
-    if "dp" in names and set(names) & set(DIVIDES_MATRICES):
-        notes.append("dp takes no matrices that are divided already, so that it is planned alone; fsdp and hsdp take them")
     lost = [p.words for p in programs if not all(p.memories)]
     if lost:
         notes.append(f"what a device holds is not followed here ({'; '.join(lost)}): whether it fits is not known")

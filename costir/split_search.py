@@ -123,7 +123,7 @@ class Search:
         broken: list[Constraint | None] = [None] * count
         regime = np.full(count, -1)
         for i, analysis in enumerate(self.program.regimes):
-            met, first = _met(analysis.constraints, self.program.points(lengths, point), count)
+            met, first = met_by(analysis.constraints, self.program.points(lengths, point), count)
             regime = np.where((regime < 0) & met, i, regime)
             if i == 0:
                 broken = first
@@ -145,7 +145,7 @@ class Search:
         for i, several in enumerate(self.timed):
             mine = np.flatnonzero(regime == i)
             for timed in several:
-                rows, parts = _parted(timed.where, self.program.axes, lengths[mine])
+                rows, parts = parted(timed.where, self.program.axes, lengths[mine])
                 where = mine[rows]
                 if not len(where):
                     continue
@@ -153,7 +153,7 @@ class Search:
                     **self.program.points(lengths[where], point),
                     **{p: parts[:, k] for k, p in enumerate(timed.where.parted)},
                 }
-                met, first = _met(timed.constraints, at, len(where))
+                met, first = met_by(timed.constraints, at, len(where))
                 for k, c in zip(where, first, strict=True):
                     refused[k] = refused[k] or c
                 took, units = timed.seconds({n: np.broadcast_to(v, met.shape)[met] for n, v in at.items()})
@@ -172,7 +172,7 @@ class Search:
         return best, times, laid
 
 
-def _met(constraints: Sequence[Constraint], at: Mapping[str, Any], count: int) -> tuple[Flags, list[Constraint | None]]:
+def met_by(constraints: Sequence[Constraint], at: Mapping[str, Any], count: int) -> tuple[Flags, list[Constraint | None]]:
     """Where all conditions are met, and the first that is not."""
     met = np.ones(count, dtype=bool)
     first: list[Constraint | None] = [None] * count
@@ -204,7 +204,7 @@ def peak_at(peaks: Sequence[Peak], values: Mapping[str, int]) -> Peak:
     return max(there, key=lambda p: int(evaluate(p.total, {size(n): v for n, v in values.items()})))
 
 
-def _parted(where: Placement, axes: Sequence[str], lengths: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
+def parted(where: Placement, axes: Sequence[str], lengths: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
     """The lengths of the parts of each axis: which split each row is of, and the rows in the order of `where.parted`."""
     columns = [axes.index(a) for a in where.axes]
     if all(n == 1 for n in where.spread):
@@ -236,7 +236,7 @@ def alone(program: Program, axis: str, point: Mapping[str, int], most: int) -> l
     for analysis in program.regimes:
         mine = [c for c in analysis.constraints if {str(s) for s in c.condition.free_symbols} & {*program.axes} == {axis}]
         at = {**{n: np.asarray(float(v)) for n, v in point.items()}, axis: lengths}
-        kept |= _met(mine, at, len(lengths))[0]
+        kept |= met_by(mine, at, len(lengths))[0]
     return [int(x) for x in lengths[kept]]
 
 

@@ -133,12 +133,21 @@ class Timed:
         return f"network over {' and '.join(axes)}" if axes else ""
 
     @property
+    def networks(self) -> dict[str, Expr]:
+        """The seconds of all collectives over the same axes, by label."""
+        return {label: sym.total(n * t.network for n, t, o in self._rows if o == label) for label in self.labels[3:]}
+
+    @property
+    def compute(self) -> Expr:
+        """The seconds of all contractions."""
+        return sym.total(n * t.compute for n, t, _ in self._rows)
+
+    @property
     def formula(self) -> Expr:
         """The seconds of a step, an expression in the sizes and the lengths of the axes."""
         if self.roof.overlap == "full":
             units = [sym.total(n * t.units[i] for n, t, _ in self._rows) for i in range(3)]
-            over = [sym.total(n * t.network for n, t, o in self._rows if o == label) for label in self.labels[3:]]
-            return sym.maximum([*units, *over])
+            return sym.maximum([*units, *self.networks.values()])
         if self.roof.overlap == "none":
             return sym.total(n * t.upper for n, t, _ in self._rows)
         return sym.total(n * t.lower for n, t, _ in self._rows)

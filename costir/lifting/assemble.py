@@ -96,7 +96,7 @@ def assemble(run: Run, traces: list[Trace], base: Trace, names: list[str], pinne
     calls = plain_calls(calls, constraints)
     notes = dict.fromkeys((*run.family.notes, *base.notes))
     graph = Graph(run.family.name, dict(run.family.sizes), calls, held, tuple(without_implied(constraints)), tuple(notes),
-                  Mesh.of(run.family.axes), cache=cache)  # fmt: skip
+                  Mesh.of(run.family.axes), dict(run.family.splits), cache=cache)  # fmt: skip
     guessed = fitter is not None and fitter.guessed
     depths = tuple(n for n in run.depth.names if n in names)
     evidence = Evidence(tuple(checked), fitter, depths, run.depth.prefix + run.depth.period, base)

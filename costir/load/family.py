@@ -59,6 +59,7 @@ class Family:
         limits: the largest legal value of a size (T of a table of learned positions); the formulas hold up to there.
         plans: the model's own plans: for "tp" and "sp", module path -> style.
         axes: sizes that are numbers of devices along the axes of a mesh.
+        splits: the sizes that are divided among devices, with the axes along which.
         scaled: sizes that are probed at multiples of all axes, so that devices divide them evenly.
         world: `world(sizes)` is the mesh that a member runs on, open for the length of a `with`; None for one device.
         cache: how the step uses a cache, in the phases "prefill" and "decode"; else None.
@@ -83,6 +84,7 @@ class Family:
     limits: Mapping[str, int] = field(default_factory=dict)
     plans: Mapping[str, Any] = field(default_factory=dict)
     axes: tuple[str, ...] = ()
+    splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scaled: tuple[str, ...] = ()
     world: Callable[[Mapping[str, int]], AbstractContextManager[Any]] | None = None
     cache: CacheUse | None = None

@@ -100,6 +100,7 @@ def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
         sizes={**family.sizes, **plan.mesh},
         notes=(*family.notes, *notes(plan)),
         axes=tuple(plan.mesh),
+        splits={maker.batch: plan.batch_axes} if plan.batch_axes else {},
         scaled=scaled,
         world=maker.open,
     )

@@ -57,7 +57,7 @@ def build(
         ChipError: where a chip has no rate for what the model computes in.
     """
     nodes = analysis.costed.nodes
-    followed = analysis.origin is not None and analysis.origin.evidence is not None and not analysis.graph.mesh.axes
+    followed = analysis.origin is not None and analysis.origin.evidence is not None
     memory |= curve or (followed and analysis.phase in ("backward", "train"))
     roofs = [roofline(analysis.costed, chip, wiring, overlap) for chip in chips]
     unknown = (unknown or default_unknown(analysis)) if chips else ""

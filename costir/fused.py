@@ -15,7 +15,7 @@ from costir.fusion.kernels import as_events, fuse
 from costir.ir import Call, Graph
 from costir.lifting.align import Key, align, occurrences, unequal_lists
 from costir.lifting.expressions import Lifter
-from costir.lifting.peaks import Evidence
+from costir.lifting.held_bytes import Evidence
 from costir.trace import Trace
 
 TRAFFIC = ("eager", "inductor", "xla", "ideal")

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import sympy as sp
 
 from costir import trace
-from costir.errors import ChipError, CostirError, SizeError, nearest
+from costir.errors import ChipError, CostirError, LiftError, SizeError, nearest
+from costir.ir import traced_phase
+from costir.lifting.held_bytes import Evidence
 from costir.lifting.live import PARTS, by_event, held
-from costir.lifting.peaks import Evidence, Peak, peaks
+from costir.lifting.peaks import Peak, peaks
 from costir.recount import SHORTCUT, shortcuts
 from costir.report import Fit
 from costir.symbolic import Expr, Integer, expand, size
@@ -139,6 +141,8 @@ class Memory:
 
         if unknown not in self.analysis.sizes:
             raise SizeError(f"there is no size {unknown[:40]!r} in {self.analysis.name}", nearest(unknown, self.analysis.sizes))
+        if unknown in self.analysis.graph.mesh.names:
+            raise SizeError(f"{unknown} is an axis of the mesh: with more devices, each holds less", "solve for another size")
         found = load_chip(chip) if isinstance(chip, str) else chip
         if found.memory_capacity is None:
             raise ChipError(f"how much memory {found.label} has is not known", "add --set memory.capacity=80e9")
@@ -202,15 +206,37 @@ def memory(analysis: Analysis) -> Memory:
                           "give a Python file, a config or a module")  # fmt: skip
     if analysis.phase not in PHASES:
         raise CostirError(f"the memory of a step of {analysis.phase} is not followed", "see what its cache takes")
-    if analysis.graph.mesh.axes:
-        raise CostirError("what one device of a mesh holds is not followed", "analyse the model on one device")
     fixed = {size(n): Integer(v) for n, v in origin.fixed.items()}
     everywhere = peaks(origin.evidence)
+    _confirm_deeper(analysis, everywhere)
     found = [_put_in(p, fixed, origin.fixed) for p in everywhere]
     kept = _sorted([p for p in found if p is not None], analysis.sizes)
     least = {n: min(int(t.sizes[n]) for t in origin.evidence.traces) for n in (*origin.evidence.depths, *_loops(analysis))}
     least = {n: v for n, v in least.items() if v > 1 and n in analysis.sizes}
     return Memory(analysis, tuple(kept), least, _shortcut(origin.evidence, everywhere))
+
+
+def _confirm_deeper(analysis: Analysis, found: Sequence[Peak]) -> None:
+    """Hold formulas that the traces of fewest layers took no part in against one of more layers than any.
+
+    Raises:
+        LiftError: where it holds something else.
+    """
+    origin = analysis.origin
+    assert origin is not None
+    assert origin.evidence is not None
+    traces, deeper = origin.evidence.traces, {}
+    for n in origin.evidence.depths:
+        fewest, most = (f(int(t.sizes[n]) for t in traces) for f in (min, max))
+        if any(p.least.get(n, 1) > fewest for p in found):
+            deeper[n] = most + 1 + origin.evidence.period
+    if deeper:
+        values = {**traces[0].sizes, **deeper}
+        with no_collection():
+            t = trace.run(origin.subject, values, traced_phase(analysis.phase), origin.optimizer)
+        there = [p for p in found if all(values.get(n, v) >= v for n, v in p.least.items())]
+        if max(int(_number(p.total, values)) for p in there) != max(m.total for m in moments(t)):
+            raise LiftError("memory does not grow evenly over the model's blocks")
 
 
 def _loops(analysis: Analysis) -> list[str]:
@@ -249,7 +275,7 @@ def _sorted(found: list[Peak], sizes: Mapping[str, int]) -> list[Peak]:
     """The largest first, those that are below another one everywhere left out."""
     from costir.lifting.polynomials import never_less
 
-    found.sort(key=lambda p: -int(_number(p.total, sizes)))
+    found.sort(key=lambda p: (any(sizes.get(n, v) < v for n, v in p.least.items()), -int(_number(p.total, sizes))))
     kept: list[Peak] = []
     for p in found:
         terms = p.total.as_coefficients_dict()

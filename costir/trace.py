@@ -27,7 +27,7 @@ from costir.tracing import caches
 from costir.tracing.borrowed import borrowed
 from costir.tracing.dims import Dim
 from costir.tracing.frames import is_library_file, is_user_file
-from costir.tracing.lifetimes import NOTHING_KNOWN, Lives
+from costir.tracing.lifetimes import IN_A_BUCKET, NOTHING_KNOWN, Lives
 from costir.tracing.masks import known_values
 from costir.tracing.notes import Escape, Guard, Step, watch
 from costir.tracing.patches import patched_torch
@@ -174,7 +174,7 @@ def run(family: Family, sizes: Mapping[str, int], phase: str = "forward", optimi
         warnings.simplefilter("ignore")
         with recorder:  # values of small tensors are followed from the start; the construction itself is not part of the run
             module, args, kwargs = build(family, sizes)
-            with borrowed(module, mode), known_values(recorder):
+            with borrowed(module, mode), known_values(recorder), recorder.lifetimes.emptied():
                 if phase == "train":
                     module.train()
                 _refuse_nested((args, kwargs))
@@ -227,7 +227,11 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
                 scope.times = 1
             if phase == "forward":
                 return results
-            _mark(recorder, "grad", [own_part(p.grad) for p in module.parameters()])
+            joined = recorder.world.joined if recorder.world is not None else ()
+            for p in module.parameters():
+                _mark(recorder, "grad", [own_part(p.grad)], IN_A_BUCKET if id(p) in joined else "")
+            if joined:
+                recorder.roles.update(dict.fromkeys(recorder.world.buckets, "bucket"))
             if stepper is not None:
                 scope.phase, scope.path = "optimizer", "optimizer"
                 _steady(recorder, stepper)

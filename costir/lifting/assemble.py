@@ -15,8 +15,8 @@ from costir.lifting.align import Item, Key, align, occurrences, unequal_lists
 from costir.lifting.expressions import Lifter
 from costir.lifting.fit import Fitter, UnsureError
 from costir.lifting.guards import conditions, conflicts, roundings
+from costir.lifting.held_bytes import Evidence
 from costir.lifting.implied import is_divisibility, plain_calls, without_implied
-from costir.lifting.peaks import Evidence
 from costir.lifting.points import Point, telling
 from costir.lifting.steps import derived, divisors_used
 from costir.lifting.stuck import Run

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from costir.lifting.align import fold_path
 from costir.trace import Trace
+from costir.tracing.lifetimes import IN_A_BUCKET
 from costir.tracing.recorder import Event, RawTensor, raw_tensors
 
-PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs")
+PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "buckets")
 _STATIC = {"weight": "parameters", "buffer": "parameters", "state": "optimizer state", "input": "inputs"}
 
 
@@ -59,11 +60,14 @@ def label_of(t: Trace, index: int, whole: bool) -> Hashable:
 def held(t: Trace, whole: bool) -> list[Held]:
     """All memories of a trace, as long as the step holds them; see `label_of` for `whole`.
 
+    The buckets in which DistributedDataParallel joins gradients are there all the time, with as many bytes as the gradients:
+    here there is one for each.
+
     Two gradients of one tensor are added up in the memory of the first, where nobody else holds it. A trace, which looks at
     every operator, keeps autograd from that and sees the memory of the sum beside the two: one of them ends earlier here.
     """
     n, lives = len(t.events), t.lives
-    born = _births(t)
+    born, gathered = _births(t), _gathered(t)
     weights = {w.tensor.memory: w for w in t.weights}
     backward = [i for i, e in enumerate(t.events) if e.phase == "backward" and not lives.saving[i]]
     joined = {m for i, joins in enumerate(lives.joining) if joins for m in _reused(t, i)}
@@ -77,12 +81,20 @@ def held(t: Trace, whole: bool) -> list[Held]:
             inputs += role == "input"
             shape, dtype = (w.tensor.shape, w.tensor.dtype) if w is not None else _filled(born, m, nbytes)
             found.append(Held(_STATIC[role], (role, name), nbytes, 0, n, shape, dtype))
-        elif m in born:
+        elif m in born and role != "bucket":
             b = born[m]
             part = "parameters" if b.before else "gradients" if role == "grad" else _part(t, b.first, last, backward)
+            part = "temporaries" if m in gathered else part
             label = (part, label_of(t, b.event, whole), b.operand)
             found.append(Held(part, label, nbytes, b.first, last - (m in joined), *_filled(born, m, nbytes)))
+            if part == "gradients" and lives.names[m] == IN_A_BUCKET:
+                found.append(found[-1]._replace(part="buckets", label=("buckets", label), first=0, end=n))
     return [h for h in found if h.nbytes and h.end > h.first]
+
+
+def _gathered(t: Trace) -> set[int]:
+    """The memories that fully_shard gathers weights in: they are none of the parameters that a device keeps."""
+    return {x.memory for e in t.events if e.op.startswith("fsdp.") for x in e.outputs}
 
 
 def _filled(born: Mapping[int, Birth], memory: int, nbytes: int) -> tuple[tuple[int, ...], str]:

@@ -18,35 +18,14 @@ from typing import NamedTuple
 import sympy as sp
 
 from costir.errors import LiftError
-from costir.ir import ITEMSIZE
 from costir.lifting.align import fold_path
-from costir.lifting.fit import Fitter
+from costir.lifting.held_bytes import Evidence, Vector, bytes_of
 from costir.lifting.live import PARTS, Held, has_sparse, held, label_of
 from costir.lifting.polynomials import Shifted, Terms, around, covers
-from costir.symbolic import Expr, Integer, Rational, expand, product, size, total
+from costir.symbolic import Expr, Integer, Rational, expand, size, total
 from costir.trace import Trace
 
 _ENDS = 1  # repeats from each end that are looked at, and as many more as layers need to repeat
-Vector = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a graph was lifted from.
-
-    Attributes:
-        traces: those whose calls were matched.
-        fitter: knows the numbers of these traces; None where no size varies.
-        depths: the sizes that are numbers of layers.
-        period: after how many layers they repeat, those before the repetition included.
-        base: the trace of the base sizes, with fewer layers where layers repeat.
-    """
-
-    traces: tuple[Trace, ...]
-    fitter: Fitter | None
-    depths: tuple[str, ...]
-    period: int
-    base: Trace
 
 
 @dataclass(frozen=True)
@@ -75,6 +54,13 @@ class Peak:
         return f"{self.phase}{place}, {self.op.split('.')[1]}"
 
 
+class _Counted(NamedTuple):
+    """How many memories there are, None where no formula says so, and the numbers of layers from which on it holds."""
+
+    number: Expr | None
+    least: dict[Expr, int]
+
+
 class _Moment(NamedTuple):
     """An event that may be the peak: in each trace its number, and how much of each kind is held; from how many layers on."""
 
@@ -95,15 +81,42 @@ def peaks(evidence: Evidence) -> tuple[Peak, ...]:
     codes = [[label_of(t, i, False) for i in range(len(t.events))] for t in traces]
     whole = all(c == codes[0] for c in codes)
     memories = [held(t, whole) for t in traces]
-    sized = _sizes(evidence, memories)
+    sized = bytes_of(evidence, memories)
     keys = [[k if whole else c for k, c in enumerate(code)] for code in codes]
-    found = _moments(evidence, keys, memories, sized, _ENDS + evidence.period)
-    counts: dict[Vector, Expr] = {}
-    out = []
-    for moment in found:
-        terms = _terms(evidence, moment, counts)
-        if terms is not None:
-            out.append((moment, terms))
+    try:
+        return _highest(evidence, keys, memories, sized, [dict.fromkeys(k, 1) for k in keys])
+    except LiftError:
+        if not evidence.depths:
+            raise
+    return _highest(evidence, keys, memories, sized, [_per_layer(evidence, keys)] * len(keys))
+
+
+def _per_layer(evidence: Evidence, keys: Sequence[Sequence[Hashable]]) -> dict[Hashable, int]:
+    """How often events of each kind occur in a layer; 1 where that is not known."""
+    repeats = [Counter(k) for k in keys]
+    known: dict[Vector, int] = {}
+    out = {}
+    for key in repeats[0]:
+        vector = tuple(r[key] for r in repeats)
+        if vector not in known:
+            count = _count(evidence, vector)
+            slopes = [int(count.coeff(size(n), 1)) for n in evidence.depths] if count is not None else []
+            known[vector] = max(1, *slopes, 1)
+        out[key] = known[vector]
+    return out
+
+
+def _highest(evidence: Evidence, keys: Sequence[Sequence[Hashable]], memories: Sequence[Sequence[Held]],
+             sized: Sequence[Sequence[Expr]], often: Sequence[Mapping[Hashable, int]]) -> tuple[Peak, ...]:  # fmt: skip
+    """The moments that are the peak at some sizes; `often` is how many events of a kind are looked at for each layer.
+
+    Raises:
+        LiftError: where these are not all.
+    """
+    traces = evidence.traces
+    found = _moments(evidence, keys, memories, sized, often)
+    counts: dict[Vector, _Counted] = {}
+    out = [said for moment in found if (said := _terms(evidence, moment, counts)) is not None]
     curves = [_curve(t, mine) for t, mine in zip(traces, memories, strict=True)]
     kept = [m for m, _ in out]
     _confirm(curves, kept)
@@ -112,74 +125,14 @@ def peaks(evidence: Evidence) -> tuple[Peak, ...]:
     return _peaks(evidence, out, curves)
 
 
-# ------------------------------------------------------------------------------------------------------------------ sizes
-
-
-def _sizes(evidence: Evidence, memories: Sequence[Sequence[Held]]) -> list[list[Expr]]:
-    """The bytes of every memory of every trace as an expression.
-
-    Memory of one label has one size in each trace, or as many different ones in the same order.
-    """
-    groups: list[dict[Hashable, dict[tuple[int, tuple[int, ...]], None]]] = []
-    for found in memories:
-        by_label: dict[Hashable, dict[tuple[int, tuple[int, ...]], None]] = {}
-        for h in found:
-            by_label.setdefault((h.label, h.dtype, len(h.shape)), {})[(h.nbytes, h.shape)] = None
-        groups.append(by_label)
-    known: dict[tuple[int, Hashable, int, tuple[int, ...]], Expr] = {}
-    for label in dict.fromkeys(itertools.chain.from_iterable(groups)):
-        there = [(k, list(g[label])) for k, g in enumerate(groups) if label in g]
-        if len({len(values) for _, values in there}) > 1:
-            raise LiftError("memory of one kind has a number of different sizes that follows no formula")
-        for column in zip(*(values for _, values in there), strict=True):
-            e = _size(evidence, [k for k, _ in there], column, str(label[1]))  # type: ignore[index]
-            for (k, _), value in zip(there, column, strict=True):
-                known[(k, label, *value)] = e
-    return [
-        [known[(k, (h.label, h.dtype, len(h.shape)), h.nbytes, h.shape)] for h in found] for k, found in enumerate(memories)
-    ]
-
-
-def _size(evidence: Evidence, where: Sequence[int], column: Sequence[tuple[int, tuple[int, ...]]], dtype: str) -> Expr:
-    """The bytes of one memory: the product of its tensor's dimensions, or, where it is larger, what fits the bytes."""
-    item = ITEMSIZE[dtype]
-    dims = [_fit(evidence, where, tuple(int(d) for d in v)) for v in zip(*(shape for _, shape in column), strict=True)]
-    nbytes = tuple(n for n, _ in column)
-    if None not in dims:
-        e = product(d for d in dims if d is not None) * item
-        if _values(evidence, e, where) == nbytes:
-            return expand(e)
-    unit = int(item) if item.is_Integer and all(n % int(item) == 0 for n in nbytes) else 1
-    fitted = _fit(evidence, where, tuple(n // unit for n in nbytes))
-    if fitted is None:
-        raise LiftError(f"a memory follows no formula found (bytes seen: {', '.join(map(str, nbytes))})")
-    return expand(fitted * unit)
-
-
-def _values(evidence: Evidence, e: Expr, where: Sequence[int]) -> tuple[Expr, ...]:
-    points = [evidence.traces[k].sizes for k in where]
-    return tuple(e.xreplace({size(n): Integer(v) for n, v in p.items()}) for p in points)
-
-
-def _fit(evidence: Evidence, where: Sequence[int], vector: Vector) -> Expr | None:
-    """The expression of a number seen in some of the traces; in all of them, where a guess is to be held against them."""
-    if all(v == vector[0] for v in vector):
-        return Integer(vector[0])
-    if evidence.fitter is None:
-        return None
-    if len(where) == len(evidence.traces):
-        return evidence.fitter.fit(vector)
-    seen = (e for v, e in evidence.fitter.known.items() if e is not None and tuple(v[k] for k in where) == vector)
-    return next(seen, None)
-
-
 # ---------------------------------------------------------------------------------------------------------------- moments
 
 
 def _moments(evidence: Evidence, keys: Sequence[Sequence[Hashable]], memories: Sequence[Sequence[Held]],
-             sized: Sequence[Sequence[Expr]], ends: int) -> list[_Moment]:  # fmt: skip
+             sized: Sequence[Sequence[Expr]], often: Sequence[Mapping[Hashable, int]]) -> list[_Moment]:  # fmt: skip
     """The events that may be the peak: something is made, and then something freed; the first and last of their kind."""
-    places = [_places(k, ends) for k in keys]
+    ends = _ENDS + evidence.period
+    places = [_places(k, {key: ends * n for key, n in o.items()}) for k, o in zip(keys, often, strict=True)]
     common = [p for p in places[0] if all(p in q for q in places[1:])]
     tops = [_tops(found) for found in memories]
     repeats = [Counter(k) for k in keys]
@@ -217,15 +170,15 @@ def _tops(memories: Sequence[Held]) -> set[int]:
     return out
 
 
-def _places(keys: Sequence[Hashable], ends: int) -> dict[tuple[Hashable, int], int]:
+def _places(keys: Sequence[Hashable], ends: Mapping[Hashable, int]) -> dict[tuple[Hashable, int], int]:
     """Events by kind and place among those of the kind: 0, 1, ... from the first, -1, -2, ... from the last."""
     where: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
         where.setdefault(key, []).append(i)
     out = {}
     for key, found in where.items():
-        out.update({(key, j): i for j, i in enumerate(found[:ends])})
-        out.update({(key, -1 - j): i for j, i in enumerate(found[::-1][:ends])})
+        out.update({(key, j): i for j, i in enumerate(found[: ends.get(key, 1)])})
+        out.update({(key, -1 - j): i for j, i in enumerate(found[::-1][: ends.get(key, 1)])})
     return out
 
 
@@ -248,21 +201,37 @@ def _kinds(memories: Sequence[Held], sizes: Sequence[Expr], events: set[int]) ->
 # ------------------------------------------------------------------------------------------------------------ expressions
 
 
-def _terms(evidence: Evidence, moment: _Moment, counts: dict[Vector, Expr]) -> dict[str, Terms] | None:
-    """Each part as a sum of products; None where some number of memories follows no formula."""
+def _terms(evidence: Evidence, moment: _Moment, counts: dict[Vector, _Counted]) -> tuple[_Moment, dict[str, Terms]] | None:
+    """Each part as a sum of products, with the moment for which they hold; None where a number of memories has no formula."""
     out: dict[str, Terms] = {}
+    least = dict(moment.least)
     for kind in dict.fromkeys(itertools.chain.from_iterable(moment.kinds)):
         vector = tuple(k.get(kind, 0) for k in moment.kinds)
         if vector not in counts:
-            found = _count(evidence, vector)
-            if found is None:
-                return None
-            counts[vector] = found
+            counts[vector] = _counted(evidence, vector)
+        found = counts[vector]
+        if found.number is None:
+            return None
+        least.update((n, max(v, least.get(n, 1))) for n, v in found.least.items())
         part, e = kind
         mine = out.setdefault(part, {})
-        for mono, c in expand(counts[vector] * e).as_coefficients_dict().items():
+        for mono, c in expand(found.number * e).as_coefficients_dict().items():
             mine[mono] = mine.get(mono, Integer(0)) + c
-    return out
+    return moment._replace(least=least), out
+
+
+def _counted(evidence: Evidence, vector: Vector) -> _Counted:
+    """How many memories of a kind there are; where need be, without the traces of the fewest layers.
+
+    There the second block is the last one, too, for which nothing is gathered ahead any more.
+    """
+    found = _count(evidence, vector)
+    for n in evidence.depths if found is None else ():
+        xs = [int(t.sizes[n]) for t in evidence.traces]
+        deeper = {x: v for x, v in zip(xs, vector, strict=True) if x > min(xs)}
+        if len(deeper) > 1 and len({v for x, v in zip(xs, vector, strict=True) if x in deeper}) == 1:
+            return _Counted(Integer(next(iter(deeper.values()))), {size(n): min(deeper)})
+    return _Counted(found, {})
 
 
 def _count(evidence: Evidence, vector: Vector) -> Expr | None:
@@ -326,7 +295,7 @@ def _peaks(
             for mono, c in terms.items():
                 whole[mono] = whole.get(mono, Integer(0)) + c
         rows.append((total(c * m.xreplace(values) for m, c in whole.items()), whole, moment, parts))
-    rows.sort(key=lambda row: -row[0])
+    rows.sort(key=lambda row: (any(values.get(n, v) < v for n, v in row[2].least.items()), -row[0]))
     kept: list[tuple[Terms, _Moment, dict[str, Terms]]] = []
     known: dict[tuple[int, tuple[tuple[Expr, int], ...]], Shifted] = {}
 

@@ -87,6 +87,8 @@ def _reduced(module: nn.Module, group: Any, world: World, average: Callable[[tor
     def hook(state: Any, bucket: Any) -> Any:
         with world.unseen():
             reduced = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
+            world.buckets.add(bucket.buffer().untyped_storage()._cdata)
+            world.joined.update(id(p) for p, _ in reduced)
         for p, gradient in reduced:
             average(p, gradient)
         done: Any = torch.futures.Future()

@@ -39,6 +39,8 @@ class World:
         self._now: str | None = None
         self._undo = contextlib.ExitStack()
         self.divided: tuple[type, ...] = ()
+        self.buckets: set[int] = set()  # addresses of the memories that DistributedDataParallel joins gradients in
+        self.joined: set[int] = set()  # identities of the parameters whose gradients these are
 
     def __enter__(self) -> World:
         from torch.distributed.device_mesh import DeviceMesh, init_device_mesh

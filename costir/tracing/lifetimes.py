@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ class Lives(NamedTuple):
 
 
 NOTHING_KNOWN = Lives()
+IN_A_BUCKET = "in a bucket"  # the name of gradients that DistributedDataParallel has in its buckets, too
 
 
 class Lifetimes:
@@ -46,7 +48,8 @@ class Lifetimes:
         self.names: dict[int, str] = {}  # by number
         self.second: int | None = None
         self._ends: list[int | None] = []
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}  # by address, of the memories that there are now
+        self._at: list[int] = []  # the address of each, by number
         self._addresses: list[Any] = []
         self._watches: list[Any] = []
         self._saving: list[bool] = []
@@ -59,6 +62,7 @@ class Lifetimes:
             number = self._numbers[memory._cdata] = len(self.sizes)
             self.sizes.append(memory.nbytes())
             self._ends.append(None)
+            self._at.append(memory._cdata)
             self._addresses.append(StorageWeakRef(memory))
             self._watches.append(weakref.ref(memory, partial(self._freed, number)))
         elif memory.nbytes() > self.sizes[number]:  # resized, as a result that is written into `out=`
@@ -66,7 +70,27 @@ class Lifetimes:
         return number
 
     def _freed(self, number: int, _: Any) -> None:
-        self._ends[number] = self.now()
+        if self._ends[number] is None:
+            self._ends[number] = self.now()
+
+    @contextlib.contextmanager
+    def emptied(self) -> Iterator[None]:
+        """Follow memories that are emptied and filled again while their tensors live on, as fully_shard does with weights.
+
+        What is filled again is another memory, with a number of its own.
+        """
+        resize = torch.UntypedStorage.resize_
+
+        def resized(memory: torch.UntypedStorage, nbytes: int) -> Any:
+            if nbytes == 0 and memory._cdata in self._numbers:
+                self._freed(self._numbers.pop(memory._cdata), None)
+            return resize(memory, nbytes)
+
+        torch.UntypedStorage.resize_ = resized
+        try:
+            yield
+        finally:
+            del torch.UntypedStorage.resize_  # of the class that it inherits from
 
     def event(self, op: str, phase: str) -> None:
         """Note how an event runs."""
@@ -77,6 +101,6 @@ class Lifetimes:
 
     def lives(self, roles: Mapping[int, str]) -> Lives:
         """All that was noted; `roles` is by the address of a memory."""
-        named = [roles.get(address, "activation") for address in self._numbers]
+        named = [roles.get(address, "activation") for address in self._at]
         names = tuple([self.names.get(i, "") for i in range(len(self.sizes))])
         return Lives(tuple(self._ends), tuple(named), names, tuple(self._saving), tuple(self._joining), self.second)

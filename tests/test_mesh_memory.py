@@ -1,0 +1,150 @@
+"""Memory of one device of a mesh, against every allocation and free of torch's engine on real tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import test_parallel as engine
+import torch
+from mesh_memory_oracle import real_step
+from torch import nn
+
+import costir
+from costir import memory, trace
+from costir.errors import CostirError
+from costir.load import load_subject
+from costir.load.family import Family
+from costir.load.user_file import import_file
+from costir.parallel import plan_of
+from costir.parallel.family import distributed
+
+MESH = {"X": 3, "Y": 4}
+Sizes = dict[str, int]
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1)
+
+
+def adamw(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=1e-3)
+
+
+def axes_of(way: str) -> list[str]:
+    return [a for _, axes in engine._parts(way) for a in axes.split("/")]
+
+
+def real(make: Callable[[], Any], tp: dict[str, str], way: str, mesh: Sizes, batch: int, *shape: int, **more: Any) -> Sizes:
+    """What a step really holds on this mesh; the batch is that of all devices."""
+    parts = math.prod(mesh[a] for s, axes in engine._parts(way) if s not in ("tp", "sp") for a in axes.split("/"))
+
+    def wrap(module: Any, axes: dict[str, Any]) -> Any:
+        if way.startswith("dp"):
+            return engine._ddp(module, axes)
+        blocks = list(getattr(module, "blocks", ()))
+        return engine.parallel(module, axes, tp, blocks, *engine._axes(way))
+
+    data = (batch // parts, *shape), more.get("dtype", torch.float32)
+    inputs = dict.fromkeys(more["names"], data)
+    return real_step(make, more.get("wrap", wrap), mesh, inputs, more["loss"], more["optimizer"], more.get("options"))
+
+
+def real_mlp(way: str, mesh: Sizes, s: Sizes) -> Sizes:
+    file = import_file(engine.EXAMPLES / "mlp.py")
+    make = lambda: file.MLP(s["D"], s["F"])
+    return real(make, engine.MLP, way, mesh, s["B"], s["D"], names=["x"], loss=file.loss, optimizer=sgd)
+
+
+def real_gpt(way: str, mesh: Sizes, s: Sizes) -> Sizes:
+    file = import_file(engine.EXAMPLES / "gpt.py")
+    tp = {f"blocks.{i}.{n}": style for i in range(s["L"]) for n, style in engine.BLOCK.items()}
+    tp |= {"tokens": "embedding", "head": "gather"}
+    make = lambda: file.GPT(*(s[n] for n in "DNLV"))
+    ids = {"names": ["ids", "targets"], "dtype": torch.long}
+    return real(make, tp, way, mesh, s["B"], s["T"], loss=lambda out: out, optimizer=adamw, **ids)
+
+
+def followed(family: Family, way: str, mesh: Sizes, sizes: Sizes) -> tuple[memory.Moment, ...]:
+    """What a trace of the step says, operator by operator."""
+    divided = distributed(dataclasses.replace(family, cache=None), plan_of(mesh, way))
+    with trace.no_collection():
+        return memory.moments(trace.run(divided, {**divided.sizes, **sizes}, "train"))
+
+
+def agree(moments: tuple[memory.Moment, ...], found: Sizes) -> None:
+    """Parts to the byte; the peak too, but for the few scalars that no operator shows."""
+    for part in ("parameters", "gradients", "optimizer state"):
+        assert moments[-1].parts[part] == found[part], part
+    assert max(m.total for m in moments) == pytest.approx(found["peak"], abs=64)
+
+
+CASES = {
+    "mlp": (real_mlp, {"B": 48, "D": 96, "F": 384}),
+    "gpt": (real_gpt, {"B": 12, "T": 24, "D": 96, "N": 8, "L": 2, "V": 48}),
+}
+
+
+@pytest.mark.parametrize(("name", "way"), [
+    ("mlp", "dp=X"), ("mlp", "fsdp=X"), ("mlp", "tp=Y"), ("mlp", "fsdp=X,tp=Y"), ("gpt", "dp=X"), ("gpt", "fsdp=X,tp=Y"),
+])  # fmt: skip
+def test_a_device_holds_what_torchs_allocator_gives_it(name: str, way: str) -> None:
+    listen, sizes = CASES[name]
+    mesh = {a: MESH[a] for a in axes_of(way)}
+    family = load_subject(str(engine.EXAMPLES / f"{name}.py"))
+    agree(followed(family, way, mesh, sizes), listen(way, mesh, sizes))
+
+
+@pytest.mark.parametrize("way", ["dp=X", "fsdp=X", "tp=Y", "fsdp=X,tp=Y"])
+def test_the_formulas_of_an_mlp_at_other_sizes_and_meshes(way: str) -> None:
+    mesh = {a: MESH[a] for a in axes_of(way)}
+    sizes = {"B": 48, "D": 96, "F": 384}
+    found = costir.analyze(engine.EXAMPLES / "mlp.py", mesh=mesh, parallel=way, phase="train", sizes=sizes)
+    for point in ({"B": 420, "D": 210, "F": 70}, {"B": 70, "D": 420, "F": 140}):
+        there = {a: {"X": 7, "Y": 5}[a] for a in mesh}
+        assert found.memory.at(**point, **there).total == real_mlp(way, there, {**found.sizes, **point})["peak"]
+    assert sum(found.memory.parts.values()).expand() == found.memory.formula
+
+
+class Tower(nn.Module):
+    """Blocks of two layers each, so that most operators occur twice in a block."""
+
+    def __init__(self, D: int, L: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(D, 2 * D), nn.Tanh(), nn.Linear(2 * D, D)) for _ in range(L))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x.square().mean()
+
+
+def tower(B: int = 8, D: int = 16, L: int = 3) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    return Tower(D, L), (torch.zeros(B, D),), {}
+
+
+def test_the_formulas_of_blocks_whose_weights_are_gathered_one_ahead() -> None:
+    found = costir.analyze(tower, mesh={"X": 4}, parallel="fsdp=X", phase="train").memory
+    options = {"names": ["x"], "loss": lambda out: out, "optimizer": adamw}
+    for x, b, d, layers in ((2, 2, 64, 6), (3, 300, 24, 5), (5, 5, 50, 2), (2, 8, 8, 1)):
+        want = real(lambda d=d, n=layers: Tower(d, n), {}, "fsdp=X", {"X": x}, b, d, **options)["peak"]
+        assert found.at(X=x, B=b, D=d, L=layers).total == pytest.approx(want, abs=64), (x, b, d, layers)
+
+
+def test_one_device_holds_what_it_holds_without_a_mesh() -> None:
+    alone = costir.analyze(engine.EXAMPLES / "mlp.py", phase="train").memory
+    one = costir.analyze(engine.EXAMPLES / "mlp.py", phase="train", mesh={"X": 1}, parallel="fsdp=X").memory
+    assert one.peaks == alone.peaks
+
+
+def test_what_fits_is_solved_for_sizes_of_the_model() -> None:
+    found = costir.analyze(engine.EXAMPLES / "mlp.py", mesh={"X": 4}, parallel="fsdp=X", phase="train")
+    fit = found.memory.largest("B", "h100")
+    assert fit.value is not None
+    assert fit.value % 4 == 0
+    assert found.memory.at(B=fit.value).total <= fit.capacity < found.memory.at(B=fit.value + 4).total
+    with pytest.raises(CostirError, match="X is an axis of the mesh: with more devices, each holds less"):
+        found.memory.largest("X", "h100")

@@ -46,7 +46,8 @@ def real_step(
             made = {of: torch.zeros(of[0], dtype=of[1]) for of in inputs.values()}  # alike ones are one, as in the examples
             data = {name: made[of] for name, of in inputs.items()} | (options or {})
             called = wrap(module, {a: torch_mesh[a] for a in mesh}) or module
-            stepper = optimizer(module.parameters()) if optimizer else None
+            params = list(module.parameters())  # of those that tp divides, DistributedDataParallel has the parts alone
+            stepper = optimizer(params) if optimizer else None
 
             def backward() -> None:
                 out = called(**data)  # held until the backward pass is over
@@ -59,14 +60,15 @@ def real_step(
 
             for _ in range(2):  # the first makes states, after it DistributedDataParallel makes its buckets anew
                 step()
-                module.zero_grad(set_to_none=True)
+                for p in params:
+                    p.grad = None
             gc.collect()
             torch.empty(_MARK, dtype=torch.uint8)
             step()
         states = [dict(s) for s in stepper.state.values()] if stepper is not None else []
         return {
-            "parameters": _held([*module.parameters(), *module.buffers()]),
-            "gradients": _held(p.grad for p in module.parameters()),
+            "parameters": _held([*params, *module.buffers()]),
+            "gradients": _held(p.grad for p in params),
             "optimizer state": _held(tree_leaves(states)),
             "inputs": _held(made.values()),
             "peak": _highest(seen),

@@ -43,10 +43,7 @@ def real(make: Callable[[], Any], tp: dict[str, str], way: str, mesh: Sizes, bat
     parts = math.prod(mesh[a] for s, axes in engine._parts(way) if s not in ("tp", "sp") for a in axes.split("/"))
 
     def wrap(module: Any, axes: dict[str, Any]) -> Any:
-        if way.startswith("dp"):
-            return engine._ddp(module, axes)
-        blocks = list(getattr(module, "blocks", ()))
-        return engine.parallel(module, axes, tp, blocks, *engine._axes(way))
+        return engine.parallel(module, axes, tp, list(getattr(module, "blocks", ())), way)
 
     data = (batch // parts, *shape), more.get("dtype", torch.float32)
     inputs = dict.fromkeys(more["names"], data)
@@ -89,7 +86,8 @@ CASES = {
 
 
 @pytest.mark.parametrize(("name", "way"), [
-    ("mlp", "dp=X"), ("mlp", "fsdp=X"), ("mlp", "tp=Y"), ("mlp", "fsdp=X,tp=Y"), ("gpt", "dp=X"), ("gpt", "fsdp=X,tp=Y"),
+    ("mlp", "dp=X"), ("mlp", "dp=X,tp=Y"), ("mlp", "fsdp=X"), ("mlp", "tp=Y"), ("mlp", "fsdp=X,tp=Y"),
+    ("gpt", "dp=X,tp=Y"), ("gpt", "fsdp=X,tp=Y"),
 ])  # fmt: skip
 def test_a_device_holds_what_torchs_allocator_gives_it(name: str, way: str) -> None:
     listen, sizes = CASES[name]

@@ -76,6 +76,7 @@ def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any)
 
     for p in parts.values():
         p.register_post_accumulate_grad_hook(average_part)
+        world.joined.add(id(p))  # torch's own way to do this has them in buckets, too
     if len(trained) > len(parts):
         _reduced(module, group, world, average)
 

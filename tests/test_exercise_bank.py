@@ -130,8 +130,8 @@ def test_derivations_ask_the_engine(exercise, part):
 # ----------------------------------------------------------------------------------------------------- on several devices
 
 CHAPTERS = ("sh", "tr", "gpu")  # on sharding, training and GPUs
-BESIDES = ("rl.x2chip", "seed.ex3", "seed.think4", "seed.think8", "seed.gold3", "inf.q4", "inf.q7", "ai.e9", "ai.q3",
-           "tpu.q1")  # fmt: skip
+BESIDES = ("rl.x2chip", "seed.ex3", "seed.think4", "seed.think8", "seed.gold3", "tpu.q1", "inf.pq", "inf.q4", "inf.q7",
+           "ai.e3", "ai.e9", "ai.e10", "ai.q1", "ai.q3")  # fmt: skip
 ON_DEVICES = [p for p in CHECKED if p.values[0].chapter in CHAPTERS or p.values[0].ident in BESIDES]
 WITHOUT_DEVICES = {  # parts of these exercises that no device's share and no collective answers
     "gpu.1": "one chip: its lanes, clocks, rates, memories",
@@ -141,6 +141,7 @@ WITHOUT_DEVICES = {  # parts of these exercises that no device's share and no co
     **dict.fromkeys(["gpu.5.2.min_GPUs", "gpu.5.2.nodes", "ai.q3.chips"], "how many memories hold it"),
     "gpu.5.2.TP_used": "the largest power of two below what is derived",
     "tr.q1": "the parameters of a model", "tr.q3.a_bytes": "the same on every device",
+    "ai.q1.flops": "all devices together",
 }  # fmt: skip
 
 

@@ -192,7 +192,7 @@ def _scheduled(graph, inputs, mode, name, options, settings):
 
 def _kernel(node, graph, name):
     from torch._inductor import ir, scheduler
-    from torch._inductor.dependencies import WeakDep
+    from torch._inductor.dependencies import StarDep, WeakDep
 
     own = {b for n in node.get_nodes() for b in n.get_buffer_names()}
     library = isinstance(node, scheduler.ExternKernelSchedulerNode)
@@ -200,7 +200,9 @@ def _kernel(node, graph, name):
     reads, writes = {}, {}
     if not empty:
         for d in node.read_writes.reads:
-            if not isinstance(d, WeakDep) and d.name not in own:
+            # What is added to by atomics is written, as many elements as are added; what is there is no operand.
+            added = isinstance(d, StarDep) and not library
+            if not isinstance(d, WeakDep) and d.name not in own and not added:
                 reads.setdefault(d.name, []).append(d)
         for d in node.read_writes.writes:
             users = {u.node for u in graph.scheduler.name_to_buf[d.name].users if not u.is_weak}  # weak: an order only

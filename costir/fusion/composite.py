@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from costir.dataflow import step_of
-from costir.fusion.lower import GATHERS, WINDOWS, Lower, Lowering, loop_order, reduced_dims
+from costir.fusion.lower import Args, Lower, Lowering, reduced_dims
+from costir.fusion.moves import MOVES
 from costir.fusion.pieces import Program
 from costir.fusion.space import Access, Ints
 from costir.ops import registry
 from costir.trace import Trace
 from costir.tracing.recorder import Event, RawTensor, raw_tensors
-
-Args = dict[str, Any]
 
 
 def _given(*found: Any) -> list[RawTensor]:
@@ -236,72 +235,6 @@ def _batch_norm_backward(low: Lower, args: Args, event: Event) -> bool:
     return True
 
 
-# ---- moves -------------------------------------------------------------------------------------------------------------
-
-
-def _cat(low: Lower, args: Args, event: Event) -> bool:
-    """Each result element comes from one of the parts."""
-    out = event.outputs[0]
-    parts = [t for t in raw_tensors(args["tensors"]) if 0 not in t.shape and len(t.shape) == len(out.shape)]
-    if not parts or event.op.split(".")[1] != "cat":
-        return False
-    low.pointwise([out], [], [_part(low, t, loop_order(out)) for t in parts])
-    return True
-
-
-def _part(low: Lower, t: RawTensor, order: Sequence[int]) -> Access:
-    """An operand that fills a part of the result: its loops count from the beginning of the part."""
-    strides = tuple([t.stride[i] for i in order])
-    return Access(low.program.value(t), t.offset, strides, tuple([t.shape[i] for i in order]))
-
-
-def _pad(low: Lower, args: Args, event: Event) -> bool:
-    x, out = args["self"], event.outputs[0]
-    low.pointwise([out], [], [_part(low, x, loop_order(out))])
-    return True
-
-
-def _placed(low: Lower, args: Args, event: Event) -> bool:
-    """The gradient of a slice: zeros around it."""
-    grad, out = args["grad_output"], event.outputs[0]
-    dim = args["dim"] % len(out.shape)
-    if "select" in event.op:
-        grad = grad._replace(
-            shape=(*grad.shape[:dim], 1, *grad.shape[dim:]), stride=(*grad.stride[:dim], 0, *grad.stride[dim:])
-        )
-    elif args.get("step", 1) != 1:
-        return False
-    low.pointwise([out], [], [_part(low, grad, loop_order(out))])
-    return True
-
-
-def _gather(low: Lower, args: Args, event: Event) -> bool:
-    """Rows that an index picks: reads the index in step, the table where it says."""
-    table, index = (args[k] for k in GATHERS[event.op.split(".")[1]])
-    out = event.outputs[0]
-    n = 1
-    for d in out.shape:
-        n *= d
-    found = list(raw_tensors(index))
-    access = Access(low.program.value(table), irregular=max(n, 1), mark=found[0].ref if found else 0)
-    name = event.op.split(".")[1]
-    if name == "embedding":
-        found = [t._replace(shape=(*t.shape, 1), stride=(*t.stride, 0)) for t in found]
-        low.pointwise([out], found, [access])
-    elif name == "gather":
-        low.pointwise([out], found, [access])
-    else:
-        low.pointwise([out], [], [access, *(low.whole(t) for t in found)])
-    return True
-
-
-def _window(low: Lower, args: Args, event: Event) -> bool:
-    """Reads of the whole operand in an order that no loop follows."""
-    reads = [low.whole(t) for _, v in event.args for t in raw_tensors(v)]
-    low.pointwise(event.outputs, [], reads)
-    return True
-
-
 def _table() -> dict[str, Lowering]:
     out: dict[str, Lowering] = {
         "_softmax": _softmax, "_log_softmax": _softmax, "_safe_softmax": _softmax, "_softmax_backward_data": _softmax_backward,
@@ -309,8 +242,7 @@ def _table() -> dict[str, Lowering]:
         "nll_loss2d_forward": _nll,
         "nll_loss_backward": _nll_backward, "nll_loss2d_backward": _nll_backward, "native_layer_norm": _layer_norm,
         "_fused_rms_norm": _layer_norm, "native_layer_norm_backward": _layer_norm_backward,
-        "_fused_rms_norm_backward": _layer_norm_backward, "cat": _cat, "constant_pad_nd": _pad, "slice_backward": _placed,
-        "select_backward": _placed,
+        "_fused_rms_norm_backward": _layer_norm_backward, **MOVES,
     }  # fmt: skip
     for names, function in (
         ("mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits", _loss),
@@ -322,8 +254,6 @@ def _table() -> dict[str, Lowering]:
         ("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward", _batch_norm_backward),
         ("gelu gelu_backward silu silu_backward mish mish_backward hardswish hardswish_backward elu leaky_relu "
          "log_sigmoid_forward", _twice),
-        (" ".join(GATHERS), _gather),
-        (" ".join(WINDOWS), _window),
     ):  # fmt: skip
         out |= dict.fromkeys(names.split(), function)
     return out

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from costir.fusion.lower import loop_order
 from costir.fusion.pieces import Piece, Program
-from costir.fusion.space import PART, Access, Through, joined_box, joined_loop, picked, pulled, split_box, split_loop, through
+from costir.fusion.space import PART, Access, Through, picked, pulled, split_box, split_loop, through
 from costir.ops import registry
 from costir.tracing.recorder import raw_tensors
 
@@ -112,7 +110,8 @@ def _ways(p: Piece, user: Piece) -> list[tuple[Access, Through]] | None:
     made, out = p.writes[0], list[tuple[Access, Through]]()
     reads = list(user.reads)
     for r in [r for r in reads if r.value == made.value]:
-        way = picked() if r.picks else through(r, made)
+        cheap = r.irregular and r.mark < PART and sum(x.elements > 1 for x in p.reads) <= 1
+        way = picked() if r.picks or cheap else through(r, made)
         if way is None:
             return None
         if way.splits:  # the reader's loops change: look again from there
@@ -146,66 +145,3 @@ def _into(program: Program, p: Piece, user: Piece, ways: Sequence[tuple[Access, 
     user.events.update(p.events)
     user.biases.update(p.biases)
     user.after += [v for v in p.after if v not in user.after]
-
-
-def biases(program: Program, pieces: Sequence[Piece]) -> None:
-    """Note where a bias is added by the elementwise work that reads a product, if all that reads it is elementwise."""
-    readers: dict[int, list[Piece]] = {}
-    for p in pieces:
-        for v in dict.fromkeys(r.value for r in p.reads):
-            readers.setdefault(v, []).append(p)
-    for p in pieces:
-        event, v = program.trace.events[p.event], p.writes[0].value if p.writes else -1
-        users = readers.get(v, ())
-        elementwise = all(u.kind == "pointwise" and u.phase == p.phase for u in users)
-        if event.op == "aten.addmm.default" and not program.values[v].kept and elementwise:
-            memory = dict(event.args)["self"].memory
-            for u in users:
-                u.biases.update(dict.fromkeys(r.value for r in p.reads if program.values[r.value].memory == memory))
-
-
-def as_operands(program: Program, pieces: Sequence[Piece]) -> None:
-    """Give cheap elementwise work the loops of the matrix that a product reads, where that is a view of its result.
-
-    TorchInductor copies such a view: it is not in memory yet, since work that reads one tensor or less is kept open that long.
-    """
-    made = {p.writes[0].value: p for p in pieces if p.kind == "pointwise" and len(p.writes) == 1}
-    readers = Counter(v for p in pieces for v in dict.fromkeys(r.value for r in p.reads))
-    for user in pieces:
-        event = program.trace.events[user.event]
-        if user.kind == "opaque" and event.op.startswith(_FIXED):
-            for t in {t.memory: t for _, v in event.args for t in raw_tensors(v)}.values():
-                p = made.get(program.current.get(t.memory, -1))
-                if p is not None and readers[p.writes[0].value] > 1 and sum(r.elements > 1 for r in p.reads) <= 1:
-                    _merge(p, [t.shape[i] for i in loop_order(t)])
-
-
-_FIXED = ("aten.mm.", "aten.convolution")
-
-
-def _merge(p: Piece, wanted: Sequence[int]) -> None:
-    """Make loops one until their sizes are the wanted ones, if what is written allows it; reads may then be in no order."""
-    sizes = [n for n in wanted if n != 1]
-    at = 0
-    while at + 1 < len(p.dims):
-        if at < len(sizes) and p.dims[at] == sizes[at]:
-            at += 1
-        elif all(_goes_on(a, at) for a in p.writes):
-            p.dims = joined_box(p.dims, at)
-            p.reads[:] = [_joined(a, at) if _goes_on(a, at) else _unordered(a) for a in p.reads]
-            p.writes[:] = [_joined(a, at) for a in p.writes]
-        else:
-            return
-
-
-def _goes_on(a: Access, at: int) -> bool:
-    """Whether a loop goes on where the next ends."""
-    return bool(a.irregular) or a.strides[at] == a.strides[at + 1] * a.box[at + 1]
-
-
-def _joined(a: Access, at: int) -> Access:
-    return a if a.irregular else a._replace(strides=joined_loop(a.strides, at), box=joined_box(a.box, at))
-
-
-def _unordered(a: Access) -> Access:
-    return Access(a.value, irregular=a.elements, mark=PART)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from costir.fusion.composite import lower
 from costir.fusion.group import Group, Grouping
-from costir.fusion.inline import as_operands, biases, inline, live, once
+from costir.fusion.inline import inline, live, once
 from costir.fusion.lower import eager_cost
 from costir.fusion.pieces import Program
+from costir.fusion.products import as_operands, products
 from costir.fusion.recompute import recompute
 from costir.fusion.rules import RULE_SETS, RuleSet
 from costir.fusion.space import Access
@@ -111,7 +112,7 @@ def _fused(trace: Trace, rules: RuleSet, alone: frozenset[int]) -> Fused:
     if rules.recompute:
         pieces = once(program, pieces)
         pieces = recompute(program, pieces)
-        biases(program, pieces)
+        pieces = products(program, pieces)
     pieces = inline(program, pieces, rules.reread)
     if rules.reorder:
         as_operands(program, pieces)
@@ -124,7 +125,7 @@ def _fused(trace: Trace, rules: RuleSet, alone: frozenset[int]) -> Fused:
         counted.update(first)
         again = tuple(e for e in members if e not in first)
         reads, writes = moved(program, grouping, group)
-        kernels.append(Kernel(first, again, reads, writes, group.opaque))
+        kernels.append(Kernel(first, again, reads, writes, group.opaque and len(members) == 1))
     idle = sorted({p.event for p in program.pieces} - counted)
     return Fused(trace, tuple(kernels), tuple(Kernel((i,), (), (), ()) for i in idle), grouping)
 

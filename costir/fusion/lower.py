@@ -17,6 +17,7 @@ from costir.ops import registry
 from costir.trace import concrete
 from costir.tracing.recorder import Event, RawTensor
 
+Args = dict[str, Any]
 Lowering = Callable[["Lower", dict[str, Any], Event], bool]
 
 ELEMENTWISE_KINDS = frozenset((
@@ -37,19 +38,6 @@ REDUCTIONS = frozenset((
     "sum", "nansum", "mean", "nanmean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "all", "any", "var", "std",
     "var_mean", "std_mean", "linalg_vector_norm", "norm", "count_nonzero", "_foreach_norm",
 ))  # fmt: skip
-# Reads along an index: operator -> (table, index).
-GATHERS = {
-    "embedding": ("weight", "indices"), "gather": ("self", "index"), "index_select": ("self", "index"),
-    "index": ("self", "indices"), "take": ("self", "index"), "_unsafe_index": ("self", "indices"),
-}  # fmt: skip
-# Each result element needs some few elements of the operand, in no order that a loop could follow: read from memory.
-WINDOWS = frozenset((
-    "flip", "roll", "repeat", "tile", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "glu", "glu_backward",
-    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d",
-    "avg_pool1d", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d",
-    "upsample_nearest2d_backward",
-    "upsample_nearest1d", "upsample_bilinear2d", "reflection_pad2d", "reflection_pad1d", "replication_pad2d",
-))  # fmt: skip
 
 
 class Lower:
@@ -58,6 +46,7 @@ class Lower:
     def __init__(self, program: Program, composites: Mapping[str, Lowering]) -> None:
         self.program = program
         self.composites = composites
+        self.offsets: dict[int, RawTensor] = {}  # memory of a pool's indices -> the offsets within a window that stand for them
         self.normed: dict[int, RawTensor] = {}  # memory of a statistic -> what a norm made with it, which its gradient uses too
 
     def event(self, event: Event, step: Step) -> None:
@@ -68,7 +57,7 @@ class Lower:
             made = self.composites.get(name)
             if made is not None and made(self, args, event):
                 return
-            if _elementwise(name, event):
+            if _elementwise(name, event) and step.writes:
                 return self.pointwise(step.writes, step.reads if eager_cost(event).read != 0 else ())
             if name in REDUCTIONS:
                 x = next(iter(step.reads))
@@ -213,4 +202,4 @@ def _elementwise(name: str, event: Event) -> bool:
     if name in NOT_ELEMENTWISE or (name in REDUCTIONS and not event.op.endswith(".other")):
         return False
     entry = registry.find(event.op)
-    return entry is not None and entry.kind in ELEMENTWISE_KINDS and bool(event.outputs)
+    return entry is not None and entry.kind in ELEMENTWISE_KINDS

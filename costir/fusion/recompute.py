@@ -15,6 +15,7 @@ from typing import Any
 import networkx as nx
 from networkx.algorithms.flow import boykov_kolmogorov
 
+from costir.fusion.moves import WINDOWS
 from costir.fusion.pieces import Piece, Program
 from costir.ops import registry
 
@@ -126,6 +127,8 @@ def _never_again(program: Program, p: Piece, users: dict[int, list[Piece]]) -> b
         return True
     event = program.trace.events[p.event]
     entry = registry.find(event.op)
+    if event.op.split(".")[1] in (*WINDOWS, "max_pool2d_with_indices", "embedding"):
+        return True
     if entry is not None and entry.kind in ("random", "dropout", "optimizer"):
         return True
     if any(u.kind == "opaque" and u.phase != "forward" for w in p.writes for u in users.get(w.value, ())):

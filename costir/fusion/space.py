@@ -194,7 +194,7 @@ def picked() -> Through:
 def pulled(read: Access, way: Through, reader: Access, dims: Ints) -> Access:
     """What the maker, whose loops are `dims`, reads, in the loops of the reader (whose splits are done)."""
     most = max(reader.elements, 1)
-    if reader.picks:
+    if reader.irregular:
         return Access(read.value, irregular=min(read.elements, most), mark=reader.mark)
     if read.irregular:
         return read._replace(irregular=min(read.irregular, most))

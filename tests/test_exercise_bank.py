@@ -131,17 +131,17 @@ def test_derivations_ask_the_engine(exercise, part):
 
 CHAPTERS = ("sh", "tr", "gpu")  # on sharding, training and GPUs
 BESIDES = ("rl.x2chip", "seed.ex3", "seed.think4", "seed.think8", "seed.gold3", "tpu.q1", "inf.pq", "inf.q4", "inf.q7",
-           "ai.e3", "ai.e9", "ai.e10", "ai.q1", "ai.q3")  # fmt: skip
+           "ai.e3", "ai.e9", "ai.e10", "ai.q1", "ai.q3", "at.e4", "at.e6", "at.e8", "at.e9", "at.q2")  # fmt: skip
 ON_DEVICES = [p for p in CHECKED if p.values[0].chapter in CHAPTERS or p.values[0].ident in BESIDES]
 WITHOUT_DEVICES = {  # parts of these exercises that no device's share and no collective answers
     "gpu.1": "one chip: its lanes, clocks, rates, memories",
     "gpu.2.1.bw": "ports of switches",
     **dict.fromkeys([f"gpu.3.1.{p}" for p in ("SU_spine", "spine", "per_node", "per_GPU")], "cables and switches"),
     "gpu.3.2": "cables and switches",
-    **dict.fromkeys(["gpu.5.2.min_GPUs", "gpu.5.2.nodes", "ai.q3.chips"], "how many memories hold it"),
+    "ai.q3.chips": "how many memories hold it",
     "gpu.5.2.TP_used": "the largest power of two below what is derived",
-    "tr.q1": "the parameters of a model", "tr.q3.a_bytes": "the same on every device",
-    "ai.q1.flops": "all devices together",
+    **dict.fromkeys(["tr.q1", "at.q2.params"], "the parameters of a model"),
+    **dict.fromkeys(["ai.q1.flops", "at.q2.per_token", "at.q2.total"], "all devices together"),
 }  # fmt: skip
 
 
@@ -155,11 +155,11 @@ def test_answers_on_devices_come_from_a_mesh():
     without = [n for n, p in names.items() if not on_mesh(p)]
     assert [n for n in without if not any(n.startswith(w) for w in WITHOUT_DEVICES)] == []
     assert [w for w in WITHOUT_DEVICES if not any(n.startswith(w) for n in without)] == []
-    assert len(names) - len(without) >= 100
+    assert len(names) - len(without) >= 130
 
 
 RATIOS = {  # no rate of a link is in these
-    "sh.q4.D_both", "sh.q6.c_comms", "sh.q9.ratio", "tr.q3.X_opt", "inf.q7.X_opt", "inf.q7.N_min",
+    "sh.q4.D_both", "sh.q6.c_comms", "sh.q9.ratio", "tr.q3.X_opt", "at.e9.X_opt", "inf.q7.X_opt", "inf.q7.N_min",
     "gpu.4.2.gain",
 }  # fmt: skip
 OF_LINKS = [

@@ -88,6 +88,17 @@ def test_a_model_on_a_mesh():
     assert sym.equal(derive({"let": let}, str(BUILT_IN)), parse_formula("2*4*D*F*(X - 1)/X").expr)
 
 
+def test_what_one_device_holds_in_training():
+    """Weights and gradients bf16, two moments fp32: 10 bytes a parameter beside the gradients; fsdp divides them all."""
+    of = {"subject": "layers.py:pair", "mesh": {"X": 4}, "dtype": "bf16", "phase": "train"}
+    for parallel, by_hand in (("dp=X", "10*2*D*F"), ("fsdp=X", "10*2*D*F/X")):
+        kept = {n: {**of, "parallel": parallel, "quantity": f"held {n}"} for n in ("parameters", "optimizer state")}
+        let = {"w": kept["parameters"], "s": kept["optimizer state"]}
+        assert sym.equal(derive({"let": let, "formula": "w + s"}, str(BUILT_IN)), parse_formula(by_hand).expr)
+    with pytest.raises(CostirError, match="a run holds no 'weights'"):
+        derive({"let": {"w": {**of, "parallel": "dp=X", "quantity": "held weights"}}}, str(BUILT_IN))
+
+
 WRONG = [
     ({**GATHER, "mesh": {"N": 8}}, "depends on the chip"),
     ({"collective": "all_gather", "quantity": "network"}, "has no bytes"),

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import costir
+from costir.exercises.catalog import BUILT_IN
 from costir.exercises.derive import derive
 from costir.formula import parse_formula
 from costir.symbolic import equal, roots, size
@@ -237,6 +238,18 @@ def test_a_pipeline_passes_on_micro_batches(s, m):
     on = {"collective": "permute", "bytes": "2*B*D/m", "mesh": {"S": 8}, "links": {"S": "scaleout"}, "chip": "h100@book"}
     hop = found("t", t={**on, "quantity": "network_time"})
     assert is_(turns(s, m) * hop, f"2*B*D/(50e9*m)*({m} + {s} - 2)")
+
+
+def test_plain_data_parallelism_fits_a_tenth_of_the_memory():
+    """Weights bf16, Adam's two moments fp32: 10 bytes for each parameter, on every device."""
+    step = {"subject": "layers.py:pair", "phase": "train", "mesh": {"X": 4}, "parallel": "dp=X", "dtype": "bf16"}
+    let = {
+        "w": {**step, "quantity": "held parameters"},
+        "s": {**step, "quantity": "held optimizer state"},
+        "p": {**step, "quantity": "params"},
+        "M": {"chip": "tpu_v5p@book", "quantity": "memory.capacity"},
+    }
+    assert derive({"let": let, "formula": "M/((w + s)/p)"}, str(BUILT_IN)) == 9_600_000_000
 
 
 # --------------------------------------------------------------------------------- what torch's own strategies send in training

@@ -214,7 +214,17 @@ def _whole(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str, E
         if analysis.cache is None:
             raise CostirError(f"{name!r} is of a step with a cache", "add phase: decode")
         return sym.number(getattr(analysis.cache, OF_CACHES[name]))
+    if name.startswith("held "):
+        return _held(analysis, name.removeprefix("held "))
     return _on_chip(analysis, name, q, known, folder)
+
+
+def _held(analysis: Any, part: str) -> Expr:
+    """Bytes that a run holds at its peak, by what they are."""
+    parts: Mapping[str, Expr] = analysis.memory.parts
+    if part not in parts:
+        raise CostirError(f"a run holds no {part[:40]!r}", nearest(part[:40], parts))
+    return parts[part]
 
 
 def _on_chip(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
@@ -223,7 +233,17 @@ def _on_chip(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str,
     plain, share, _ = name.partition(" per device")
     word, _, unknown = plain.partition(" ")
     if not timed and (word not in ("critical", "limit") or not unknown):
-        there = (*TOTALS, *OF_CACHES, *devices.UNITS, "latency", "operators", "critical B", "limit B", "critical B per device")
+        there = (
+            *TOTALS,
+            *OF_CACHES,
+            *devices.UNITS,
+            "latency",
+            "operators",
+            "critical B",
+            "limit B",
+            "critical B per device",
+            "held parameters",
+        )
         raise CostirError(f"no quantity {name!r}", nearest(name, there))
     if "chip" not in q:
         raise CostirError(f"{name!r} depends on the chip", "add chip: tpu_v5e@book")

@@ -1,4 +1,9 @@
-"""Parts of decoders: gated MLP, attention with N heads of width H, a layer of both, and a plain pair of matrices."""
+"""Parts of decoders: gated MLP, attention with N heads of width H, a layer of both, and a plain pair of matrices.
+
+The optimizer of a training step is Adam whose two moments are fp32, whatever type the weights have.
+"""
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -87,3 +92,29 @@ def layer(B: int = 2, T: int = 64, D: int = 256, F: int = 640, N: int = 4, H: in
 def pair(B: int = 64, D: int = 256, F: int = 640) -> Made:
     """Two matrices in the middle of a network: their input wants a gradient too."""
     return Pair(D, F), (torch.empty(B, D, requires_grad=True),), {}
+
+
+class Adam(torch.optim.Optimizer):  # type: ignore[misc]
+    """Weights in their own type, moments in fp32."""
+
+    def __init__(self, params: Iterable[Tensor]) -> None:
+        super().__init__(params, {"rate": 1e-3, "betas": (0.9, 0.999)})
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: None = None) -> None:
+        """Mean and mean square of the gradient, then the weight."""
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                if not state:
+                    state["mean"], state["square"] = (torch.zeros_like(p, dtype=torch.float32) for _ in range(2))
+                grad = p.grad.float()
+                state["mean"].mul_(first).add_(grad, alpha=1 - first)
+                state["square"].mul_(second).addcmul_(grad, grad, value=1 - second)
+                p.add_((state["mean"] / (state["square"].sqrt() + 1e-8)).to(p.dtype), alpha=-group["rate"])
+
+
+def optimizer(params: Iterable[Tensor]) -> Adam:
+    """The optimizer."""
+    return Adam(params)

@@ -38,7 +38,9 @@ def planned(analysis: Analysis, text: str) -> Analysis:
     plans = {a.graph.plan.lower(): a for a in ways}
     found = plans.get(text.lower()) or next((a for plan, a in plans.items() if text.lower() in plan), None)
     if found is None:
-        raise CostirError(f"no way to compute it has {text[:60]!r}", f"there is: {'; '.join(a.graph.plan for a in ways)}")
+        there = f"there is: {'; '.join(a.graph.plan for a in ways)}"
+        one = "there is one way; several there are to one product in sharded notation on a mesh"
+        raise CostirError(f"no way to compute it has {text[:60]!r}", there if any(plans) else one)
     return led_by(found, ways)
 
 

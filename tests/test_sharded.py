@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import string
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +17,7 @@ import costir
 from costir.errors import CostirError, NotationError, SizeError
 from costir.load.layouts import SUM, Numbers, best, cost_of, ways
 from costir.load.notation import parse
-from costir.on_chip import planned
+from costir.on_chip import led_by, planned
 from costir.solve import whole
 from costir.symbolic import equal, evaluate, size
 
@@ -209,6 +210,29 @@ def test_what_is_communicated(text, expected):
     assert [(k, a) for k, a, _ in found] == [(k, a) for k, a, _ in expected]
     for (_, _, payload), (_, _, formula) in zip(found, expected, strict=True):
         assert equal(payload, eval(formula, dict(names)))
+
+
+@pytest.mark.parametrize("text", ["x[B,D_XY] . W[D,F_XY] -> h[B,F_XY]", "h[B_X,F_Y] . V[F_Y,D_X] -> y[B_X,D_Y]"])
+def test_a_way_is_found_by_all_its_words(text):
+    """Also where the words of another way contain them."""
+    a = costir.analyze(text, mesh={"X": 4, "Y": 4})
+    plans = [x.graph.plan for x in (a, *a.alternatives)]
+    assert len(plans) > 1
+    assert [planned(a, plan).graph.plan for plan in plans] == plans
+
+
+def test_ways_are_of_one_product_on_a_mesh():
+    with pytest.raises(CostirError, match="no way to compute it") as e:
+        planned(costir.analyze("A[I,J] . B[J,K] -> C[I,K]"), "all_reduce")
+    assert e.value.hint.startswith("there is one way")
+
+
+def test_of_two_ways_with_the_same_words_the_one_that_is_just_these_counts():
+    a = costir.analyze("A[I,J_X] . B[J_X,K] -> C[I,K]", mesh={"X": 4})
+    short, long = ("all_reduce C over X", "all_gather B over X, then all_reduce C over X")
+    named = lambda plan: replace(a, costed=replace(a.costed, graph=replace(a.graph, plan=plan, alternatives=())))
+    both = led_by(named(long), (named(long), named(short)))
+    assert planned(both, short).graph.plan == short
 
 
 def test_gathering_first_and_reducing_after_are_both_there():

@@ -7,22 +7,30 @@ no workspace inside an operator, no context of a device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
-from costir import trace
-from costir.errors import ChipError, CostirError, LiftError, SizeError, nearest
-from costir.ir import traced_phase
-from costir.lifting.held_bytes import Evidence
-from costir.lifting.live import PARTS, by_event, held
+from costir.errors import ChipError, CostirError, SizeError, nearest
+from costir.lifting.live import PARTS
 from costir.lifting.peaks import Peak, peaks
-from costir.recount import SHORTCUT, shortcuts
+from costir.memory_trials import (
+    Moment,
+    confirm_deeper,
+    confirm_larger,
+    is_there,
+    least_layers,
+    long_enough,
+    moments,
+    number,
+    run_at,
+    shortcut,
+)
+from costir.recount import shortcuts
 from costir.report import Fit
 from costir.symbolic import Expr, Integer, expand, size
-from costir.trace import Trace, no_collection
 
 if TYPE_CHECKING:
     from costir.analysis import Analysis
@@ -30,27 +38,6 @@ if TYPE_CHECKING:
 
 PHASES = ("forward", "backward", "train")
 _MOST = 10**12  # the largest value of a size
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What is held while one operator runs, in bytes, at one point of the sizes.
-
-    Attributes:
-        phase, path, op, source: the operator.
-        parts: by the names of `PARTS`.
-    """
-
-    phase: str
-    path: str
-    op: str
-    source: str
-    parts: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        """All parts together."""
-        return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
@@ -120,8 +107,7 @@ class Memory:
         assert origin is not None
         full = {**origin.subject.sizes, **origin.fixed, **self.analysis.checked(sizes)}
         try:
-            with no_collection():
-                return moments(trace.run(origin.subject, full, self.analysis.phase, origin.optimizer))
+            return moments(run_at(self.analysis, full))
         except CostirError as error:
             raise SizeError(error.message, error.hint) from error
 
@@ -182,13 +168,13 @@ class Memory:
         """(capacity - rest)/slope, of the moment that is the peak at the largest value."""
         values = {**base, unknown: max(value, 1)}
         x = size(unknown)
-        e = expand(max(self._there(values), key=lambda p: int(_number(p.total, values))).total)
+        e = expand(max(self._there(values), key=lambda p: int(number(p.total, values))).total)
         slope = e.coeff(x, 1)
         rest = expand(e - slope * x)
         return None if slope == 0 or rest.has(x) or slope.has(x) else (Integer(capacity) - rest) / slope
 
     def _there(self, values: Mapping[str, int]) -> list[Peak]:
-        return [p for p in self.peaks if all(values.get(n, v) >= v for n, v in p.least.items())]
+        return [p for p in self.peaks if is_there(p, values)]
 
     def __repr__(self) -> str:
         return f"<memory of {self.analysis.name}, {self.analysis.phase}: at its peak {self.formula} bytes, {self.where}>"
@@ -207,55 +193,15 @@ def memory(analysis: Analysis) -> Memory:
     if analysis.phase not in PHASES:
         raise CostirError(f"the memory of a step of {analysis.phase} is not followed", "see what its cache takes")
     fixed = {size(n): Integer(v) for n, v in origin.fixed.items()}
-    everywhere = peaks(origin.evidence)
-    _confirm_deeper(analysis, everywhere)
+    evidence = long_enough(analysis, origin.evidence)
+    everywhere, even = peaks(evidence)
+    confirm_deeper(analysis, evidence, everywhere)
+    if not even:
+        confirm_larger(analysis, evidence, everywhere)
     found = [_put_in(p, fixed, origin.fixed) for p in everywhere]
     kept = _sorted([p for p in found if p is not None], analysis.sizes)
-    least = {n: min(int(t.sizes[n]) for t in origin.evidence.traces) for n in (*origin.evidence.depths, *_loops(analysis))}
-    least = {n: v for n, v in least.items() if v > 1 and n in analysis.sizes}
-    return Memory(analysis, tuple(kept), least, _shortcut(origin.evidence, everywhere))
-
-
-def _confirm_deeper(analysis: Analysis, found: Sequence[Peak]) -> None:
-    """Hold formulas that the traces of fewest layers took no part in against one of more layers than any.
-
-    Raises:
-        LiftError: where it holds something else.
-    """
-    origin = analysis.origin
-    assert origin is not None
-    assert origin.evidence is not None
-    traces, deeper = origin.evidence.traces, {}
-    for n in origin.evidence.depths:
-        fewest, most = (f(int(t.sizes[n]) for t in traces) for f in (min, max))
-        if any(p.least.get(n, 1) > fewest for p in found):
-            deeper[n] = most + 1 + origin.evidence.period
-    if deeper:
-        values = {**traces[0].sizes, **deeper}
-        with no_collection():
-            t = trace.run(origin.subject, values, traced_phase(analysis.phase), origin.optimizer)
-        there = [p for p in found if all(values.get(n, v) >= v for n, v in p.least.items())]
-        if max(int(_number(p.total, values)) for p in there) != max(m.total for m in moments(t)):
-            raise LiftError("memory does not grow evenly over the model's blocks")
-
-
-def _loops(analysis: Analysis) -> list[str]:
-    """The sizes that say how often something is called: with fewer calls, others are the first and the last."""
-    assert analysis.origin is not None
-    inside = {str(s) for c in analysis.graph.calls for s in c.count.free_symbols}
-    return [n for n in analysis.sizes if n in inside and n not in analysis.origin.evidence.depths]
-
-
-def _shortcut(evidence: Evidence, found: Sequence[Peak]) -> str:
-    """What a run at the base sizes holds otherwise than the formulas, where it took no part in the fit."""
-    base = evidence.base
-    if base in evidence.traces:
-        return ""
-    there = [p for p in found if all(base.sizes.get(n, v) >= v for n, v in p.least.items())]
-    said = max(int(_number(p.total, base.sizes)) for p in there)
-    seen = max(m.total for m in moments(base))
-    ones = ", ".join(f"{n} = 1" for n, v in base.sizes.items() if v == 1) or "the base sizes"
-    return "" if seen == said else f"at {ones} {SHORTCUT}: a run holds {seen / said - 1:+.1%}"
+    least = {n: v for n, v in least_layers(analysis, evidence, everywhere).items() if v > 1 and n in analysis.sizes}
+    return Memory(analysis, tuple(kept), least, shortcut(evidence, everywhere))
 
 
 def _text(least: Mapping[str, int]) -> str:
@@ -264,7 +210,7 @@ def _text(least: Mapping[str, int]) -> str:
 
 def _put_in(p: Peak, fixed: Mapping[Any, Expr], values: Mapping[str, int]) -> Peak | None:
     """A moment with numbers for some sizes; None where there is none with these."""
-    if any(values.get(n, v) < v for n, v in p.least.items()):
+    if not is_there(p, values):
         return None
     parts = {k: expand(e.xreplace(dict(fixed))) for k, e in p.parts.items()} if fixed else p.parts
     least = {n: v for n, v in p.least.items() if n not in values}
@@ -272,10 +218,10 @@ def _put_in(p: Peak, fixed: Mapping[Any, Expr], values: Mapping[str, int]) -> Pe
 
 
 def _sorted(found: list[Peak], sizes: Mapping[str, int]) -> list[Peak]:
-    """The largest first, those that are below another one everywhere left out."""
+    """The largest at these sizes first, then those that are only in deeper models; those always below another one left out."""
     from costir.lifting.polynomials import never_less
 
-    found.sort(key=lambda p: (any(sizes.get(n, v) < v for n, v in p.least.items()), -int(_number(p.total, sizes))))
+    found.sort(key=lambda p: (not is_there(p, sizes), -int(number(p.total, sizes))))
     kept: list[Peak] = []
     for p in found:
         terms = p.total.as_coefficients_dict()
@@ -289,20 +235,10 @@ def _there(p: Peak) -> Any:
     return sp.And(*(size(n) >= v for n, v in p.least.items()))
 
 
-def _number(e: Expr, values: Mapping[str, int]) -> Expr:
-    return e.xreplace({size(n): Integer(v) for n, v in values.items()})
-
-
 def _highest(found: Memory, values: Mapping[str, int]) -> Moment:
     """The peak at a point, by the formulas."""
-    p = max(found._there(values), key=lambda p: int(_number(p.total, values)))
-    return Moment(p.phase, p.path, p.op, p.source, {k: int(_number(e, values)) for k, e in p.parts.items()})
-
-
-def moments(t: Trace) -> tuple[Moment, ...]:
-    """What a trace holds, operator by operator."""
-    parts = by_event(t, held(t, whole=True))
-    return tuple(Moment(e.phase, e.path, e.op, e.source, p) for e, p in zip(t.events, parts, strict=True))
+    p = max(found._there(values), key=lambda p: int(number(p.total, values)))
+    return Moment(p.phase, p.path, p.op, p.source, {k: int(number(e, values)) for k, e in p.parts.items()})
 
 
 def _last(holds: Any, top: int = _MOST) -> int:

@@ -26,6 +26,8 @@ from costir.symbolic import Integer, holds, size
 from costir.trace import Trace
 from costir.tracing.recorder import Event
 
+_MOVED = 3  # sizes that are moved, one by one, to find a base where no two dimensions are equal by chance
+
 
 @dataclass(frozen=True)
 class Lifted:
@@ -127,8 +129,8 @@ def _empty(t: Trace) -> bool:
 def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], list[Item], list[Item]]:
     """The traces that the fit is held against, with their calls and weights matched: the base is among them where it can be.
 
-    At sizes of 1, and of a whole table, programs take shortcuts: the base with other sizes there stands in, and the base
-    itself is compared by its cost.
+    At sizes of 1, and of a whole table, programs take shortcuts, and where a length is that of a head by chance, calls look
+    alike that are not: the base with other sizes there stands in, and the base itself is compared by its cost.
     """
     known: dict[Key, Key] = {}
 
@@ -149,7 +151,10 @@ def _matched(run: Run, traces: list[Trace], base: Trace) -> tuple[list[Trace], l
         if base is traces[0]:
             raise
     special = [n for n, v in near.items() if v != base.sizes[n]]
-    for point in () if not special else (near, *({**base.sizes, n: near[n]} for n in special[:2] if len(special) > 1)):
+    points = [near, *({**base.sizes, n: near[n]} for n in special[:2] if len(special) > 1)] if special else []
+    if len(traces) < 3:
+        points += [{**base.sizes, n: 3 * base.sizes[n]} for n in base.sizes if n not in (*run.depth.names, *special)][:_MOVED]
+    for point in points:
         try:
             stand_in = run.trace(point)
             if not conflicts(base, [stand_in]):

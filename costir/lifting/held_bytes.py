@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from costir.errors import LiftError
 from costir.ir import ITEMSIZE
 from costir.lifting.fit import Fitter
 from costir.lifting.live import Held
+from costir.lifting.steps import derived
 from costir.symbolic import Expr, Integer, expand, product, size
 from costir.trace import Trace
 
@@ -37,6 +38,19 @@ class Evidence:
     depths: tuple[str, ...]
     period: int
     base: Trace
+
+
+def refitted(evidence: Evidence, traces: Sequence[Trace]) -> Evidence:
+    """The same of other traces.
+
+    Raises:
+        LiftError: these do not tell the sizes apart.
+    """
+    old = evidence.fitter
+    assert old is not None
+    steps = derived([t.steps for t in traces])
+    fitter = Fitter([t.sizes for t in traces], old.names, steps, old.periods, old.divisors, old.axes)
+    return replace(evidence, traces=tuple(traces), fitter=fitter)
 
 
 def bytes_of(evidence: Evidence, memories: Sequence[Sequence[Held]]) -> list[list[Expr]]:
@@ -116,11 +130,10 @@ def _values(evidence: Evidence, e: Expr, where: Sequence[int]) -> tuple[Expr, ..
 
 def _fit(evidence: Evidence, where: Sequence[int], vector: Vector) -> Expr | None:
     """The expression of a number seen in some of the traces; in all of them, where a guess is to be held against them."""
-    if all(v == vector[0] for v in vector):
-        return Integer(vector[0])
-    if evidence.fitter is None:
-        return None
+    constant = Integer(vector[0]) if all(v == vector[0] for v in vector) else None
+    if evidence.fitter is None or (constant is not None and len(vector) > 1):
+        return constant
     if len(where) == len(evidence.traces):
         return evidence.fitter.fit(vector)
     seen = (e for v, e in evidence.fitter.known.items() if e is not None and tuple(v[k] for k in where) == vector)
-    return next(seen, None)
+    return next(seen, constant)

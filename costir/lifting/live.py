@@ -7,9 +7,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from costir.lifting.align import fold_path
+from costir.lifting.origins import operands
 from costir.trace import Trace
 from costir.tracing.lifetimes import IN_A_BUCKET
-from costir.tracing.recorder import Event, RawTensor, raw_tensors
+from costir.tracing.recorder import RawTensor, raw_tensors
 
 PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "buckets")
 _STATIC = {"weight": "parameters", "buffer": "parameters", "state": "optimizer state", "input": "inputs"}
@@ -48,17 +49,8 @@ class Held(NamedTuple):
     dtype: str
 
 
-def label_of(t: Trace, index: int, whole: bool) -> Hashable:
-    """What an event has in common with those of other traces: with `whole` its place in the run, else its place in the code."""
-    if whole:
-        return index
-    e = t.events[index]
-    second = t.lives.second is not None and index >= t.lives.second
-    return e.phase, fold_path(e.path), e.op, e.source, e.site, second
-
-
-def held(t: Trace, whole: bool) -> list[Held]:
-    """All memories of a trace, as long as the step holds them; see `label_of` for `whole`.
+def held(t: Trace, kinds: Sequence[Hashable]) -> list[Held]:
+    """All memories of a trace, as long as the step holds them; `kinds` says what each event has in common with others.
 
     The buckets in which DistributedDataParallel joins gradients are there all the time, with as many bytes as the gradients:
     here there is one for each.
@@ -85,7 +77,7 @@ def held(t: Trace, whole: bool) -> list[Held]:
             b = born[m]
             part = "parameters" if b.before else "gradients" if role == "grad" else _part(t, b.first, last, backward)
             part = "temporaries" if m in gathered else part
-            label = (part, label_of(t, b.event, whole), b.operand)
+            label = (part, kinds[b.event], b.operand)
             found.append(Held(part, label, nbytes, b.first, last - (m in joined), *_filled(born, m, nbytes)))
             if part == "gradients" and lives.names[m] == IN_A_BUCKET:
                 found.append(found[-1]._replace(part="buckets", label=("buckets", label), first=0, end=n))
@@ -131,11 +123,6 @@ def _reused(t: Trace, index: int) -> Iterator[int]:
         if t.lives.ends[x.memory] == index + 1 and t.memories[x.memory] == t.memories[result]:
             yield x.memory
             return
-
-
-def operands(e: Event) -> Iterator[RawTensor]:
-    """The tensors among the arguments of an event that lie in one memory."""
-    yield from (x for _, v in e.args for x in raw_tensors(v) if x.memory >= 0)
 
 
 def has_sparse(t: Trace) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from costir import branches, build_mesh, ir, solve
 from costir.build_serving import served_at, served_of
+from costir.communication import communication
 from costir.errors import CostirError
 from costir.grouping import star_paths
 from costir.memory_view import memory_of
@@ -86,6 +87,7 @@ def build(
         overlap=overlap,
         served=served_of(analysis, chips, values.quantity),
         ways=build_mesh.ways((analysis, *analysis.alternatives), chips, wiring, overlap),
+        sent=build_mesh.sent(communication(analysis.costed), roofs, values.quantity),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
         memory=memory_of(analysis, chips, unknown, curve) if memory else None,
     )

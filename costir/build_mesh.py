@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from costir import solve
 from costir.collectives import ALGORITHMS
+from costir.communication import Communication
 from costir.errors import CostirError
 from costir.ir import Costed, Graph
-from costir.report import ByAlgorithm, Times, Way, plain
+from costir.report import ByAlgorithm, Quantity, Sent, Times, Way, plain
 from costir.roofline import Roofline, Timing, roofline
 from costir.symbolic import Expr, evaluate, size
 
@@ -60,6 +61,27 @@ def _way(a: Computed, chips: Sequence[Chip], wiring: Wiring, overlap: str) -> Wa
 def _times(t: Timing, known: bool) -> Times:
     binds = "" if t.bound == "none" else t.bound
     return Times(t.compute, t.vector, t.memory, t.lower, t.upper if known else None, binds, t.network)
+
+
+def sent(found: Sequence[Communication], roofs: Sequence[Roofline], quantity: Callable[[Expr], Quantity]) -> tuple[Sent, ...]:
+    """A row for each kind of collective along the same axes in a phase, with what it takes on each chip."""
+    times = [_collective_seconds(roof) for roof in roofs]
+    return tuple(
+        Sent(c.phase, c.kind, c.axes, quantity(c.count), quantity(c.payload), quantity(c.sent),
+             tuple(t[c.phase, c.kind, c.axes] for t in times))
+        for c in found
+    )  # fmt: skip
+
+
+def _collective_seconds(roof: Roofline) -> Mapping[tuple[str, str, tuple[str, ...]], float]:
+    """Seconds of collectives one after the other at the base sizes, by phase, kind and axes."""
+    point = {size(n): v for n, v in roof.costed.graph.sizes.items()}
+    out: dict[tuple[str, str, tuple[str, ...]], float] = {}
+    for node in roof.nodes:
+        for t in node.cost.transfers:
+            key = node.call.phase, t.kind, t.axes
+            out[key] = out.get(key, 0.0) + float(evaluate(node.call.count * roof.fabric.seconds(t), point))
+    return out
 
 
 def algorithms(roofs: Iterable[Roofline], unknown: str) -> tuple[ByAlgorithm, ...]:

@@ -1,16 +1,20 @@
-"""Tables of a report on a mesh: the ways to compute the same, and the algorithms of its collectives."""
+"""Tables of a report on a mesh: the ways to compute the same, what is sent, and the algorithms of its collectives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from costir.document import number, per_device, plain_number, seconds
+from costir.grouping import time_of
 from costir.page import Cell, Column, Entry, Table
-from costir.report import Report
+from costir.report import Report, Sent
 from costir.symbolic import gather
 
 
 def tables(r: Report, by_algorithm: bool = False) -> list[Table]:
     """Those that have something to say."""
-    return [t for t in (ways(r), *([algorithms(r)] if by_algorithm else [])) if t.lines]
+    found = (ways(r), algorithms(r)) if by_algorithm else (ways(r), communication(r))
+    return [t for t in found if t.lines]
 
 
 def ways(r: Report) -> Table:
@@ -28,6 +32,48 @@ def ways(r: Report) -> Table:
             cells += [seconds(max(parts)) if parts else "?", seconds(t.lower), seconds(t.upper)]
         lines.append(Entry("operator", tuple(cells)))
     return Table(tuple(columns), tuple(lines), "Ways to compute it" if lines else "")
+
+
+def communication(r: Report) -> Table:
+    """A line for each kind of collective along the same axes in a phase, then sums over each axis.
+
+    Payload and sent are of all runs; a share is that of a step whose operators run one after the other.
+    """
+    columns = [Column("collective"), Column("over"), Column("runs", right=True), Column("payload", right=True),
+               Column("= formula", formula=True), Column("sent", right=True)]  # fmt: skip
+    for c in r.chips:
+        of = f" {c.name}" if len(r.chips) > 1 else ""
+        columns += [Column(f"time{of}", right=True), Column(f"share{of}", right=True)]
+    several = len({s.phase for s in r.sent}) > 1
+    lines = []
+    for s in r.sent:
+        name = f"{s.phase} {s.kind}" if several else s.kind
+        runs: Cell = s.runs.expr if s.runs.expr is not None and s.runs.expr.free_symbols else str(s.runs.number)
+        formula: Cell = gather(s.payload.expr) if s.payload.expr is not None and s.payload.expr.free_symbols else ""
+        head: list[Cell] = [name, ",".join(s.axes), runs, number(s.payload.number, "B"), formula]
+        lines.append(Entry("operator", (*head, number(s.sent.number, "B"), *_times(r, [s]))))
+    axes = list(dict.fromkeys(s.axes for s in r.sent))
+    if len(r.sent) > 1:
+        lines.append(Entry("rule"))
+        for a in axes if len(axes) > 1 else ():
+            lines.append(Entry("total", _summed(r, ",".join(a), [s for s in r.sent if s.axes == a])))
+        lines.append(Entry("total", _summed(r, "", r.sent)))
+    return Table(tuple(columns), tuple(lines), "What the devices send each other" if lines else "")
+
+
+def _summed(r: Report, over: str, rows: Sequence[Sent]) -> tuple[Cell, ...]:
+    runs, payload, sent = (sum(getattr(s, q).number or 0 for s in rows) for q in ("runs", "payload", "sent"))
+    return ("total", over, str(runs), number(payload, "B"), "", number(sent, "B"), *_times(r, rows))
+
+
+def _times(r: Report, rows: Sequence[Sent]) -> list[str]:
+    """The time of these collectives on each chip, and its share of all operators' time."""
+    out = []
+    for i in range(len(r.chips)):
+        mine = sum(s.seconds[i] for s in rows)
+        whole = time_of(r.rows, i)
+        out += [seconds(mine), f"{100 * mine / whole:.3g} %" if whole else "-"]
+    return out
 
 
 def algorithms(r: Report) -> Table:

@@ -9,7 +9,7 @@ import costir
 from costir import ir, memory_view, path_view
 from costir.document import row_change
 from costir.render import SCHEMA
-from costir.report import QUANTITIES, ByAlgorithm, ChipInfo, Point, Quantity, Report, Row, Served, Times, Way, plain
+from costir.report import QUANTITIES, ByAlgorithm, ChipInfo, Point, Quantity, Report, Row, Sent, Served, Times, Way, plain
 from costir.symbolic import Expr, evaluate, show, size
 
 
@@ -35,6 +35,7 @@ def as_dict(r: Report) -> dict[str, Any]:
     if r.mesh:
         out |= {"mesh": dict(r.mesh), "overlap": r.overlap}
         out |= {"ways": [_way(w, r) for w in r.ways]} if r.ways else {}
+        out |= {"communication": [_sent(s, r) for s in r.sent]} if r.sent else {}
         out |= {"algorithms": [_algorithm(a) for a in r.algorithms]} if r.algorithms else {}
     if r.chips:
         out["chips"] = [_chip(c, r) for c in r.chips]
@@ -87,6 +88,13 @@ def _way(w: Way, r: Report) -> dict[str, Any]:
     """One way to compute the same, with its times."""
     times = {c.name: _times(t, r) for c, t in zip(r.chips, w.times, strict=True)}
     return {"plan": w.plan, "totals": dict(w.totals), "times": times}
+
+
+def _sent(s: Sent, r: Report) -> dict[str, Any]:
+    """All collectives of one kind along the same axes in one phase."""
+    sums = {"runs": quantity(s.runs), "payload": quantity(s.payload), "sent": quantity(s.sent)}
+    times = {"times": {c.name: t for c, t in zip(r.chips, s.seconds, strict=True)}} if r.chips else {}
+    return {"phase": s.phase, "kind": s.kind, "axes": list(s.axes), **sums, **times}
 
 
 def _algorithm(a: ByAlgorithm) -> dict[str, Any]:

@@ -195,6 +195,25 @@ class ByAlgorithm:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """All collectives of one kind along the same axes in one phase.
+
+    Attributes:
+        phase, kind, axes: as in `communication.Communication`.
+        runs: how many there are. payload: bytes of the whole arrays, all runs. sent: bytes that each device sends.
+        seconds: per chip, one after the other at the base sizes.
+    """
+
+    phase: str
+    kind: str
+    axes: tuple[str, ...]
+    runs: Quantity
+    payload: Quantity
+    sent: Quantity
+    seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """One point of a sweep: its sizes, the totals there, per chip the times of the whole, and its critical size where asked.
 
@@ -274,6 +293,7 @@ class Report:
         mesh: the axes of the mesh and their lengths at the base. overlap: what the time of the whole means.
         served: of a step of serving, what its cache takes and what bounds it; else None.
         ways: on a mesh, the ways to compute this, the one of the report first; empty where there is one.
+        sent: what the devices send each other.
         algorithms: what collectives take by each algorithm that the links allow.
         memory: what the run holds; None where it was not asked for.
     """
@@ -297,6 +317,7 @@ class Report:
     mesh: Mapping[str, int] = field(default_factory=dict)
     overlap: str = "op"
     ways: tuple[Way, ...] = ()
+    sent: tuple[Sent, ...] = ()
     algorithms: tuple[ByAlgorithm, ...] = ()
     memory: Memory | None = None
 

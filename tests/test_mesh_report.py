@@ -1,0 +1,58 @@
+"""What reports say of a mesh: the table of what is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costir.cli import main
+
+MLP = str(Path(__file__).parents[1] / "examples" / "mlp.py")
+STEP = ["analyze", MLP, "--mesh", "X=4,Y=2", "--parallel", "fsdp=X,tp=Y", "--phase", "train", "--chip", "h100"]
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, Any]:
+    """The report of a training step as data."""
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main([*STEP, "--format", "json"]) == 0
+    return json.loads(out.getvalue())
+
+
+def test_what_is_sent_adds_up_to_the_totals_of_the_step(said: dict[str, Any]) -> None:
+    rows, (chip,) = said["communication"], said["chips"]
+    assert sum(r["sent"]["value"] for r in rows) == said["totals"]["network"]["value"]
+    assert sum(r["times"][chip["name"]] for r in rows) == pytest.approx(chip["times"]["network"])
+    assert sum(r["runs"]["value"] for r in rows) == sum(n["count"]["value"] for n in said["nodes"] if "transfers" in n)
+    assert {(r["phase"], r["kind"], *r["axes"]) for r in rows} == {
+        ("forward", "all_gather", "X"), ("forward", "all_reduce", "Y"), ("backward", "reduce_scatter", "X"),
+    }  # fmt: skip
+
+
+def test_a_gathered_megabyte_takes_what_a_link_needs_for_it(said: dict[str, Any]) -> None:
+    """450 GB/s one way; of V bytes, (N - 1)/N come from others."""
+    gather = next(r for r in said["communication"] if r["kind"] == "all_gather")
+    payload = 2 * 4 * 1024 * 4096 / 2  # two matrices of float32, halved by tp
+    assert gather["payload"]["value"] == payload
+    assert gather["times"]["h100_sxm"] == pytest.approx(payload * 3 / 4 / 450e9)
+
+
+def test_the_table_names_collectives_axes_and_shares(capsys: Any) -> None:
+    assert main([*STEP, "--format", "markdown"]) == 0
+    table = capsys.readouterr().out.split("What the devices send each other")[1].split("\n\n")[1].splitlines()
+    cells = [[c.strip(" *`").replace("\\", "") for c in line.strip("|").split("|")] for line in table]
+    assert cells[0] == ["collective", "over", "runs", "payload", "= formula", "sent", "time", "share"]
+    assert [c[:3] for c in cells[2:]] == [
+        ["forward all_gather", "X", "1"], ["forward all_reduce", "Y", "1"], ["backward reduce_scatter", "X", "1"],
+        ["total", "X", "2"], ["total", "Y", "1"], ["total", "", "3"],
+    ]  # fmt: skip
+    assert cells[2][4] == "8*D*F/Y"
+    shares = [float(c[-1].removesuffix(" %")) for c in cells[2:]]
+    assert sum(shares[:3]) == pytest.approx(shares[-1], abs=0.2)

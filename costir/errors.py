@@ -35,6 +35,10 @@ class TraceError(CostirError):
     """The model could not be run on fake tensors, or it branches on data."""
 
 
+class UndividedError(TraceError):
+    """The model does something that cannot be divided among devices, whatever its sizes are."""
+
+
 class LiftError(CostirError):
     """Traces at several sizes do not fit one formula."""
 

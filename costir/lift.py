@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from costir import trace
-from costir.errors import CostirError, LiftError, TraceError
+from costir.errors import CostirError, LiftError, TraceError, UndividedError
 from costir.lifting import depth as layers
 from costir.lifting.assemble import Lifted, assemble, held_out, told_apart
 from costir.lifting.confirm import confirmed_around, evened
@@ -179,6 +179,8 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
 def _runs(run: Run, point: Point) -> bool:
     try:
         run.trace(point)
+    except UndividedError:
+        raise
     except CostirError:
         return False
     return True

@@ -48,6 +48,8 @@ class Listener(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.split("::")[1]
         if name in self.KINDS and func.namespace in ("c10d", "_c10d_functional"):
             kind, which = self.KINDS[name]
+            if name == "all_to_all_single" and sum(map(bool, args[2])) == 1:
+                kind = "permute"  # all of it to one neighbour
             whole = out if which == "out" else args[which]
             tensors = whole if isinstance(whole, list) else [whole]
             for axis in [self._axis(a) for a in args if not isinstance(a, torch.Tensor | list)]:
@@ -81,8 +83,9 @@ def heard(module: Any, wrap: Any, mesh: dict[str, int], inputs: dict[str, Any], 
     from torch.distributed.device_mesh import init_device_mesh
 
     torch_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
-    module = wrap(module, {a: torch_mesh[a] for a in mesh}) or module
-    with Listener({torch_mesh.get_group(a).group_name: a for a in mesh}, mesh) as listener:
+    axes = {a: torch_mesh[a] for a in mesh}
+    module = wrap(module, axes) or module
+    with Listener({line.get_group().group_name: a for a, line in axes.items()}, mesh) as listener:
         out = module(**inputs)
         value = loss(out) if loss else out
         listener.phase = "backward"

@@ -70,6 +70,8 @@ def translate(op: str, args: dict[str, Any], out: Any, axes_of: AxesOf) -> list[
         raise TraceError(
             f"the collective {op} is not known", "only collectives of one axis or several of the mesh can be costed"
         )
+    if kind == "all_to_all" and sum(map(bool, args.get("input_split_sizes", ()))) == 1:
+        kind = "permute"  # all to one neighbour
     axes = axes_of(_group(args))
     devices = dist.get_world_size(_resolved(_group(args)))
     return [(f"costir.{kind}.default", {"self": a, "axes": axes, "devices": devices}, b) for a, b in pairs]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 
 from torch._subclasses.fake_tensor import FakeTensor
 
-from costir.errors import LoadError, SizeError
+from costir.errors import LoadError, SizeError, UndividedError
 from costir.load.family import Built, Family
 from costir.parallel.own_plan import Styles, own_plan
 from costir.parallel.plan import Plan
+from costir.parallel.ring import telling
 from costir.parallel.strategies import UnevenError, wrap
 from costir.parallel.world import World
 
 BATCH = ("B", "batch", "batch_size", "bs", "N_batch")
 _CHOICES = {"k"}  # experts per token: nobody divides these
-_LENGTHS = {"T", "S", "seq", "seq_len", "seqlen", "length"}  # divided by sp alone
+_LENGTHS = ("T", "S", "seq", "seq_len", "seqlen", "length")  # divided by sp and cp alone
 
 
 class _Maker:
@@ -26,13 +28,23 @@ class _Maker:
     def __init__(self, family: Family, plan: Plan, batch: str, styles: Styles) -> None:
         self.family, self.plan, self.batch, self.styles = family, plan, batch, styles
         self.world: World | None = None
+        self.refused: UndividedError | None = None
 
     @contextlib.contextmanager
     def open(self, sizes: Mapping[str, int]) -> Iterator[World]:
-        """A world of the mesh at these sizes."""
+        """A world of the mesh at these sizes.
+
+        Raises:
+            UndividedError: at these sizes, or at others before, the model was seen to do what cannot be divided.
+        """
+        if self.refused is not None:
+            raise self.refused
         with World({a: int(sizes[a]) for a in self.plan.mesh}) as self.world:
             try:
                 yield self.world
+            except UndividedError as error:
+                self.refused = error
+                raise
             finally:
                 self.world = None
 
@@ -42,6 +54,9 @@ class _Maker:
         if self.world is None:
             return self.family.build(**own)
         own = local_sizes(self.family, self.plan, {**sizes})
+        for axis in self.plan.axes_of("cp"):
+            name = _length(self.family)
+            self.world.go_round(axis, telling(int(own[name]), {n: int(v) for n, v in own.items() if n != name}))
         module, args, kwargs = self.family.build(**own)
         if not all(isinstance(p, FakeTensor) for p in module.parameters()):
             raise LoadError(
@@ -62,6 +77,15 @@ def local_sizes(family: Family, plan: Plan, sizes: Mapping[str, int]) -> dict[st
         UnevenError: the devices do not divide the batch.
     """
     own, batch = {n: v for n, v in sizes.items() if n not in plan.mesh}, _batch(family, plan)
+    for axis in plan.axes_of("cp"):
+        count, length = sizes.get(axis, plan.mesh[axis]), _length(family)
+        if own[length] % (2 * count):
+            raise UnevenError(
+                f"shards would be uneven: cp gives each of {int(count)} devices along {axis} two parts of the sequence, and "
+                f"{length} = {int(own[length])} is no multiple of {2 * int(count)}",
+                f"choose a multiple: --size {length}={2 * int(count)}",
+            )
+        own[length] = own[length] // count
     for axis in plan.batch_axes:
         count = sizes.get(axis, plan.mesh[axis])
         if own[batch] % count:
@@ -92,7 +116,7 @@ def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
     if clash is not None:
         raise SizeError(f"{clash} is a size of {family.name} and an axis of the mesh", "give the axis another name")
     maker = _Maker(family, plan, _batch(family, plan), styles if styles is not None else own_plan(family, plan))
-    whole = _CHOICES if plan.axes_of("sp") or plan.file else {*_CHOICES, *_LENGTHS}
+    whole = _CHOICES if plan.axes_of("sp", "cp") or plan.file else {*_CHOICES, *_LENGTHS}
     scaled = tuple(n for n in family.sizes if n not in family.depth and n not in family.limits and n not in whole)
     return dataclasses.replace(
         family,
@@ -102,6 +126,7 @@ def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
         axes=tuple(plan.mesh),
         splits={maker.batch: plan.batch_axes} if plan.batch_axes else {},
         scaled=scaled,
+        multiples={**family.multiples, **_halves(family, plan)},
         world=maker.open,
     )
 
@@ -109,8 +134,31 @@ def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
 def notes(plan: Plan) -> Iterator[str]:
     """What a reader must know of the devices."""
     yield f"one of {' * '.join(plan.mesh)} devices, by {plan}; all others run and send the same"
-    if plan.axes_of("dp"):
+    if plan.axes_of("cp"):
+        yield "cp: torch's ring attention; keys and values are gathered, their gradients go round; causal parts are balanced"
+        yield "cp: of other devices' parts the masked half is left out, as by torch: less than an equal share of all scores"
+    if plan.axes_of("dp", "cp") and not plan.axes_of("fsdp", "hsdp"):
         yield "dp: gradients are reduced one parameter at a time; torch joins them to buckets of 25 MB, of as many bytes"
+
+
+def _halves(family: Family, plan: Plan) -> dict[str, int]:
+    """A sequence that goes round is in two parts on each device."""
+    if not plan.axes_of("cp"):
+        return {}
+    name = _length(family)
+    return {name: math.lcm(2, family.multiples.get(name, 1))}
+
+
+def _length(family: Family) -> str:
+    """The size that is the sequence's length.
+
+    Raises:
+        SizeError: where none is.
+    """
+    found = next((n for n in _LENGTHS if n in family.sizes), "")
+    if not found:
+        raise SizeError(f"{family.name} has no size that is the length of its sequence", f"name it {_LENGTHS[0]}")
+    return found
 
 
 def _batch(family: Family, plan: Plan) -> str:

@@ -18,12 +18,12 @@ STRATEGIES = {
     "tp": ("matrices are divided by the model's plan (parallelize_module)", 1),
     "sp": ("tp, and between the matrices the sequence is divided", 1),
     "ep": ("each device has whole experts; the other matrices as by tp (transformers models)", 1),
+    "cp": ("the sequence is divided, and attention goes round by torch's ring attention", 1),
     "data": ("only the batch is divided: for plans of your own that do the rest", 1),
 }
 REFUSED = {
     "pp": "the stages of a pipeline run on different devices, and one stands for all here; its idle share is "
     "(stages - 1)/(microbatches + stages - 1)",
-    "cp": "torch has it as an experimental context around a training loop, not as a way to wrap a module",
 }
 DATA = ("dp", "fsdp", "hsdp", "data")  # strategies that divide the batch
 LARGEST_MESH = 10**9
@@ -154,7 +154,7 @@ def _check_axes(parts: list[Part], mesh: Mapping[str, int], own: bool) -> None:
             if a in used:
                 raise SizeError(f"the axis {a} is used twice, by {used[a]} and {p}", "give each strategy an axis of its own")
             used[a] = p
-    for group in (("tp", "sp", "ep"), ("dp", "fsdp", "hsdp")):
+    for group in (("tp", "sp", "ep"), ("dp", "fsdp", "hsdp"), *(("cp", s) for s in ("tp", "sp", "ep", "hsdp", "data"))):
         found = [p for p in parts if p.strategy in group]
         if len(found) > 1:
             raise SizeError(f"{found[0]} and {found[1]} exclude each other", f"use one of {', '.join(group)}")

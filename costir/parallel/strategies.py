@@ -37,7 +37,7 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
         TraceError: a strategy needs a plan that the model has not.
         UnevenError: a weight is not divided evenly.
     """
-    tied = _tied(module)
+    tied, ring = _tied(module), plan.axes_of("cp")
     if callable(styles):
         made = styles(module, world.mesh)
         module = made if isinstance(made, nn.Module) else module
@@ -45,8 +45,11 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
     for strategy in _ORDER:
         axes = plan.axes_of(strategy)
         if axes and not (callable(styles) and strategy in ("tp", "sp")):
-            _WRAPPERS[strategy](module, [world.axes[a] for a in axes], world, styles)
+            meshes = [world.axes[a] for a in axes] if strategy not in ("dp", "fsdp") else [world.together({*axes, *ring})]
+            _WRAPPERS[strategy](module, meshes, world, styles)
             _check_even(module, world)
+    if ring and not plan.axes_of("dp", "fsdp"):
+        _replicated(module, [world.axes[a] for a in ring], world, styles)
     _check_tied(module, tied)
     return module
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from costir.errors import TraceError
 from costir.parallel.collectives import translate
+from costir.parallel.ring import Ring
 from costir.tracing.recorder import own_part
 
 
@@ -38,6 +39,7 @@ class World:
         self._homes: dict[int, str] = {}  # memory -> module
         self._now: str | None = None
         self._undo = contextlib.ExitStack()
+        self.ring: Ring | None = None
         self.divided: tuple[type, ...] = ()
         self.buckets: set[int] = set()  # addresses of the memories that DistributedDataParallel joins gradients in
         self.joined: set[int] = set()  # identities of the parameters whose gradients these are
@@ -82,7 +84,18 @@ class World:
 
         The last of each is the module whose weights fully_shard gathers, which may be another than the one that runs.
         """
+        if self.ring is not None:
+            self.ring.check(op, args, out)
         return [(*said, self._home(*said)) for said in translate(op, args, out, self.axes_of)]
+
+    def together(self, axes: Iterable[str]) -> Any:
+        """torch's mesh of one line over several axes."""
+        names = tuple(a for a in self.sizes if a in set(axes))
+        return self.axes[names[0]] if len(names) == 1 else self.mesh[names]._flatten("_".join(names))
+
+    def go_round(self, axis: str, length: int) -> None:
+        """Let attention go round along an axis from now on; see `Ring`."""
+        self.ring = self._undo.enter_context(Ring(self.axes[axis], length))
 
     def exchanged(self, func: Any, args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Of an all-to-all that writes in place: what this device sends and where it receives."""

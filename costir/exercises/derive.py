@@ -27,6 +27,7 @@ There `critical` is against the network. docs/exercises.md has all keys.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -132,18 +133,22 @@ def _quantity(q: Any, known: Mapping[str, Expr], folder: str) -> Expr:
 
 
 def _chip(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Chip:
-    """The chip of a quantity, with its own rates where letters are set."""
-    numbers = {k: str(e) for k, e in _set(q, known).items() if not e.free_symbols}
-    return load_chip(chip_located(str(q["chip"]), folder), numbers)
+    """The chip of a quantity, with the numbers that are set; where letters are set, with its own."""
+    letters = _letters(q, known)
+    return load_chip(chip_located(str(q["chip"]), folder), {k: str(v) for k, v in q.get("set", {}).items() if k not in letters})
 
 
 def _lettered(q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Chip:
     """The chip of a quantity, with letters where they are set."""
-    return devices.lettered(_chip(q, known, folder), {k: e for k, e in _set(q, known).items() if e.free_symbols})
+    return devices.lettered(_chip(q, known, folder), _letters(q, known))
 
 
-def _set(q: Mapping[str, Any], known: Mapping[str, Expr]) -> dict[str, Expr]:
-    return {k: _number(v, known) for k, v in q.get("set", {}).items()}
+_TYPED = re.compile(r"\s*[+-]?[0-9_.]+([eE][+-]?[0-9]+)?\s*[kKMGTPE]?i?\s*")  # a number as settings take it, "820G" too
+
+
+def _letters(q: Mapping[str, Any], known: Mapping[str, Expr]) -> dict[str, Expr]:
+    """What is set to a formula."""
+    return {k: _formula(v, known) for k, v in q.get("set", {}).items() if isinstance(v, str) and not _TYPED.fullmatch(v)}
 
 
 def _number(value: Any, known: Mapping[str, Expr]) -> Expr:
@@ -227,32 +232,26 @@ def _held(analysis: Any, part: str) -> Expr:
     return parts[part]
 
 
+NAMES = (*TOTALS, *OF_CACHES, *devices.UNITS, "latency", "operators", "critical B", "limit B", "critical B per device",
+         "held parameters", "held optimizer state")  # fmt: skip
+
+
 def _on_chip(analysis: Any, name: str, q: Mapping[str, Any], known: Mapping[str, Expr], folder: str) -> Expr:
     """Times, and sizes at which they cross. Of several ways without a plan the fastest at the base sizes counts."""
     timed = name in devices.UNITS or name == "latency"
     plain, share, _ = name.partition(" per device")
     word, _, unknown = plain.partition(" ")
     if not timed and (word not in ("critical", "limit") or not unknown):
-        there = (
-            *TOTALS,
-            *OF_CACHES,
-            *devices.UNITS,
-            "latency",
-            "operators",
-            "critical B",
-            "limit B",
-            "critical B per device",
-            "held parameters",
-        )
-        raise CostirError(f"no quantity {name!r}", nearest(name, there))
+        raise CostirError(f"no quantity {name!r}", nearest(name, NAMES))
     if "chip" not in q:
         raise CostirError(f"{name!r} depends on the chip", "add chip: tpu_v5e@book")
     chip, wiring = _chip(q, known, folder), _wiring(q)
     way = analysis if "plan" in q else fastest(analysis, chip, wiring)
     if timed:
         return devices.seconds(way, _lettered(q, known, folder), wiring, name, q.get("over", ()))
-    if any(e.free_symbols for e in _set(q, known).values()):
+    if any(e.free_symbols for e in _letters(q, known).values()):
         raise CostirError(f"{name!r} is of a chip whose rates are numbers", "solve two times: cross: [f, t], for: B")
+    chip = _lettered(q, known, folder)
     threshold = OnChip(way, chip, wiring).critical(unknown)
     value = threshold.value if word == "critical" else threshold.limit
     if value is None:

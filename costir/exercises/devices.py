@@ -131,9 +131,11 @@ def _network(chip: Chip, mesh: Mesh, sizes: Mapping[str, int], wiring: Wiring) -
 
 
 def _hops(net: Network, transfer: Transfer) -> Expr:
-    """Seconds of all hops of a collective."""
-    waits = []
+    """Seconds of all hops of a collective, over the links that it uses at the base sizes."""
+    waits, point = [], {sym.size(n): v for n, v in net.sizes.items()}
     for level in net.levels(transfer):
+        if sym.evaluate(level.form.hops, point) == 0:
+            continue
         if level.latency is None:
             name = f"link.{level.link.name}.latency"
             raise ChipError(f"{net.chip.label}'s file has no {name}", f"add set: {{{name}: 1.0e-6}}")

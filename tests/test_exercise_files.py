@@ -54,6 +54,16 @@ def test_files_outside_the_folder_of_a_bank_are_never_run(exercise, tmp_path, sp
     assert not spy.exists()
 
 
+@pytest.mark.parametrize("parallel", ["data=X,inside.py:twice", "data=X,{up}/spy.py:twice", "dp=X,", "inside.py:twice"])
+def test_what_runs_along_a_mesh_is_named_and_no_file(exercise, tmp_path, spy, parallel):
+    """On the command line --parallel may name a function of a file."""
+    of = f'subject: config.json, mesh: {{X: 4}}, parallel: "{parallel.format(up=tmp_path)}", quantity: flops'
+    bank = bank_of(tmp_path / "bank", f"{{id: p, kind: formula, derive: {{let: {{f: {{{of}}}}}}}}}")
+    for verb in (["check", "my.1", "1"], ["verify"], ["list"]):
+        refused(exercise(*verb, "--bank", bank, "--trust"), "my.1", "let.f")
+    assert not spy.exists()
+
+
 def test_python_files_are_run_where_the_bank_is_trusted(exercise, tmp_path, spy):
     bank = bank_of(tmp_path / "bank", derived("inside.py:twice"), "{B: batch}")
     for verb in (["check", "my.1", "1"], ["solution", "my.1"], ["list"]):

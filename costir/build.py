@@ -78,7 +78,7 @@ def build(
         totals={name: values.quantity(getattr(analysis, name)) for name in totals_of(analysis)},
         chips=_paths([_chip(roof, unknown, _branches(analysis)) for roof in roofs], analysis, chips if path else (), overlap),
         unknown_size=unknown,
-        constraints=tuple(analysis.constraints),
+        constraints=tuple(dict.fromkeys([*analysis.constraints, *(c for r in roofs for c in build_mesh.limits(r))])),
         unknown=tuple(str(u) for u in analysis.unknown),
         notes=_notes(analysis, roofs),
         sweep=_sweep(analysis, roofs, sweep, unknown if critical else "") if sweep else (),

@@ -10,7 +10,7 @@ from costir import solve
 from costir.collectives import ALGORITHMS
 from costir.communication import Communication
 from costir.errors import CostirError
-from costir.ir import Costed, Graph
+from costir.ir import Constraint, Costed, Graph
 from costir.report import ByAlgorithm, Quantity, Sent, Times, Way, plain
 from costir.roofline import Roofline, Timing, roofline
 from costir.symbolic import Expr, evaluate, size
@@ -71,6 +71,11 @@ def sent(found: Sequence[Communication], roofs: Sequence[Roofline], quantity: Ca
              tuple(t[c.phase, c.kind, c.axes] for t in times))
         for c in found
     )  # fmt: skip
+
+
+def limits(roof: Roofline) -> tuple[Constraint, ...]:
+    """The lengths of axes that the links of a chip allow, where devices communicate."""
+    return (*roof.fabric.constraints, *roof.fabric.full_nodes) if roof.communicates else ()
 
 
 def _collective_seconds(roof: Roofline) -> Mapping[tuple[str, str, tuple[str, ...]], float]:

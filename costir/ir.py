@@ -192,6 +192,9 @@ def condition_text(condition: Any) -> str:
         return f"{condition.lhs} == {condition.rhs}"
     if isinstance(condition, sp.Ne):
         return f"{condition.lhs} != {condition.rhs}"
+    if isinstance(condition, sp.Or | sp.And) and condition.has(sp.Mod):
+        parts = sorted(map(condition_text, condition.args))
+        return (" | " if isinstance(condition, sp.Or) else " & ").join(f"({p})" for p in parts)
     return str(condition)
 
 

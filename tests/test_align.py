@@ -93,10 +93,23 @@ def test_conditions_that_follow_from_others_are_dropped() -> None:
     assert _reduced(sp.Lt(T, D), sp.Le(T, D)) == [sp.Lt(T, D)]
     assert _reduced(divides(D, N), divides(B * T * D, N)) == [divides(D, N)]
     assert _reduced(divides(D, 4), divides(D, 2)) == [divides(D, 4)]
+
     assert _reduced(sp.Gt(T, 1), sp.Gt(D, 1)) == [sp.Gt(T, 1), sp.Gt(D, 1)]
     assert _reduced(sp.Gt(T, 1), sp.Gt(T, 1)) == [sp.Gt(T, 1)]
     assert _reduced(sp.Ge(T, 64), sp.Lt(T, 16)) == [sp.Ge(T, 64), sp.Lt(T, 16)]
     assert _reduced(divides(D, N), sp.Gt(sp.floor(D / N), 8)) == [divides(D, N), sp.Gt(D / N, 8)]
+
+
+def test_divisibilities_that_follow_from_several_others_are_dropped() -> None:
+    import sympy as sp
+
+    B, D, N, V, X, Y = (size(n) for n in "BDNVXY")
+    divides = lambda a, b: sp.Eq(sp.Mod(a, b, evaluate=False), 0, evaluate=False)
+    plain = [divides(B, X), divides(N, Y), divides(V, X * Y), divides(D, X * Y)]
+    joint = [divides(B * N, X * Y), divides(2 * D * V + 98 * D * Y + V, X * Y)]
+    assert _reduced(*joint, *plain) == plain
+    kept = [divides(B * N, X * Y), divides(B, X), divides(N, X), divides(D + N, X)]  # of Y nothing else is said, nor of D
+    assert _reduced(*kept) == kept
 
 
 def _joined(*widths: int) -> Event:

@@ -56,3 +56,20 @@ def test_the_table_names_collectives_axes_and_shares(capsys: Any) -> None:
     assert cells[2][4] == "8*D*F/Y"
     shares = [float(c[-1].removesuffix(" %")) for c in cells[2:]]
     assert sum(shares[:3]) == pytest.approx(shares[-1], abs=0.2)
+
+
+def test_lengths_that_the_links_allow_are_conditions_of_the_report(capsys: Any) -> None:
+    """Nodes of 8 chips behind NVLink are full, a torus of a TPU v5e is 16 long; without a chip nothing is said of either."""
+    from costir import analyze
+    from costir.errors import SizeError
+
+    step = ["analyze", MLP, "--mesh", "X=16", "--parallel", "fsdp=X", "--chip"]
+    assert main([*step, "h100,tpu_v5e"]) == 0
+    shown = capsys.readouterr().out
+    assert "(X % 8 == 0) | (X <= 8) (nodes of 8: h100_sxm)" in shown
+    assert "X <= 16 (tpu_v5e: ici)" in shown
+    assert main(step[:-1]) == 0
+    assert "nodes" not in capsys.readouterr().out
+    found = analyze(MLP, mesh={"X": 16}, parallel="fsdp=X", sizes={"B": 768, "D": 768, "F": 768}).on("h100")
+    with pytest.raises(SizeError):
+        found.at(X=12)  # a node and a half

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,6 +13,7 @@ import sympy as sp
 from costir.ir import Call, Constraint, Tensor
 from costir.symbolic import Expr
 
+_MOST_CHOICES = 16
 _ORDER = (sp.Lt, sp.Le, sp.Gt, sp.Ge)
 
 
@@ -27,7 +29,38 @@ def without_implied(constraints: Sequence[Constraint]) -> list[Constraint]:
         if c.condition == sp.true or any(_follows(c.condition, o.condition) for o in others):
             continue
         kept.append(c)
-    return kept
+    return _without_joint(kept)
+
+
+def _without_joint(constraints: list[Constraint]) -> list[Constraint]:
+    """Without divisibilities that follow from several others: B*N % (X*Y) from B % X and N % Y; the longest go first."""
+    found = list(constraints)
+    whole = [c for c in found if is_divisibility(c.condition)]
+    for c in sorted(whole, key=lambda c: -sp.count_ops(c.condition)):
+        top, bottom = c.condition.lhs.args
+        others = [o.condition.lhs.args for o in found if o is not c and is_divisibility(o.condition)]
+        known = tuple(
+            p for p in others if p[0].is_Symbol and p[0] in top.free_symbols and p[1].free_symbols & bottom.free_symbols
+        )
+        if len(known) > 1 and _together(top / bottom, known):
+            found.remove(c)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _together(quotient: Any, known: Any) -> bool:
+    """Whether a quotient is whole where these are: tried by putting top = bottom * whole number for one of each top."""
+    by_top: dict[Any, list[Any]] = {}
+    for top, bottom in known:
+        by_top.setdefault(top, []).append(bottom)
+    for choice in itertools.islice(itertools.product(*by_top.values()), _MOST_CHOICES):
+        put = {
+            top: b * sp.Symbol(f"_times{i}", integer=True, positive=True)
+            for i, (top, b) in enumerate(zip(by_top, choice, strict=True))
+        }
+        if sp.cancel(sp.expand(quotient.xreplace(put))).is_integer:
+            return True
+    return False
 
 
 def _same(a: Constraint, b: Constraint) -> bool:

@@ -156,14 +156,14 @@ def search(builder: Builder, operands: Sequence[Array], result: Array) -> list[W
 
 
 def constraints(builder: Builder, arrays: Sequence[Array], chosen: Sequence[Way]) -> tuple[Constraint, ...]:
-    """Every split dimension divides evenly.
+    """Every split dimension divides evenly; over some axes it does where it does over these and others.
 
     Raises:
         SizeError: where one does not at the base sizes.
     """
     layouts = [layout for a in arrays for layout in [a.layout]]
     layouts += [layout for way in chosen for layout in (*way.product, way.natural, way.layout)]
-    found: dict[Constraint, None] = {}
+    found: dict[tuple[Expr, frozenset[str]], Constraint] = {}
     for layout in layouts:
         by_dim: dict[Axis, list[str]] = {}
         for a, place in layout:
@@ -176,8 +176,8 @@ def constraints(builder: Builder, arrays: Sequence[Array], chosen: Sequence[Way]
             if int(here) % n:
                 shown = f"{dim[0]} = {here}" if dim[0] else str(here)
                 raise SizeError(f"{shown} does not split evenly over {'*'.join(axes)} = {n} devices", "change --size or --mesh")
-            found[Constraint(condition)] = None
-    return tuple(found)
+            found[self_extent, frozenset(axes)] = Constraint(condition)
+    return tuple(c for (extent, axes), c in found.items() if not any(extent == e and axes < more for e, more in found))
 
 
 def label(operands: Sequence[Array], result: Array, way: Way) -> str:

@@ -13,7 +13,8 @@ With contractions that take m seconds whatever X is, compute binds from the batc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,7 +37,6 @@ from costir.symbolic import (
     evaluate,
     expand,
     fraction,
-    gather,
     number,
     ratio,
     roots,
@@ -162,7 +162,7 @@ def _solved(timed: Timed, axes: Sequence[str], devices: int, letter: str, batch:
     best = tuple(_best(whole, way, axes[0], letter, batch, sizes) for way in WAYS)
     splits = [e for e, _ in even]
     return SplitFor(
-        timed.where, timed.roof.links, {k: gather(e) for k, e in whole.network.items()}, best, tuple(splits[:1]),
+        timed.where, timed.roof.links, whole.network, best, tuple(splits[:1]),
         {b.way: _around(splits, axes[0], b.at_base) for b in best if b.at_base is not None},
     )  # fmt: skip
 
@@ -270,40 +270,74 @@ class _Curve:
         return _Curve(a, b, c) if expand(e - a * axis - b / axis - c) == 0 and not c.has(axis) else None
 
 
+@dataclass(frozen=True)
+class _Least:
+    """Where the network takes least: along the first axis, in seconds, and 0 = balance where contractions take as long."""
+
+    value: Expr
+    seconds: Expr
+    balance: Expr | None
+    square: Expr | None = None  # of the value, where it is a plain root
+
+
 def _best(w: _Whole, way: str, axis: str, letter: str, batch: str, sizes: Mapping[str, int]) -> Best:
     """The least network time in one way, and the batch from which on contractions take longer."""
     curves = [_Curve.of(e, size(axis)) for e in w.network.values()]
     known = [c for c in curves if c is not None]
     if not w.single or len(known) < len(curves) or w.compute.has(size(axis)):
         return Best(way, reason=f"the times are no sum of {axis}, 1/{axis} and what does not depend on it")
-    a, b, c = (total(getattr(k, n) for k in known) for n in "abc")
-    if a == 0 or b == 0:
-        why = "does not depend on" if a == b else "only falls with" if a == 0 else "only grows with"
-        return Best(way, reason=f"the network's time {why} {axis}")
-    rising, falling = [k for k in known if k.a != 0], [k for k in known if k.b != 0]
-    m = w.compute
-    if way == "added":
-        value, least = _root(ratio(b, a)), 2 * _root(expand(a * b)) + c
-        balance = (m - c) ** 2 - 4 * a * b
-    elif len(known) != 2 or len(rising) != 1 or len(falling) != 1 or rising == falling:
-        return Best(way, reason="collectives over the same axes both grow and fall")
-    else:
-        gap, c1, c2 = expand(falling[0].c - rising[0].c), rising[0].c, falling[0].c
-        half = ratio(gap, 2 * a)
-        value = _root(ratio(b, a)) if gap == 0 else half + _root(half**2 + ratio(b, a))
-        least, balance = a * value + c1, (m - c1) * (m - c2) - a * b
     point = {size(n): number(v) for n, v in sizes.items()}
-    outside = w.outside({**point, size(axis): evaluate(value, point)}, axis)
+    least = (_added if way == "added" else _overlapped)(known, w.compute, axis, point)
+    if isinstance(least, str):
+        return Best(way, reason=least)
+    at_base, seconds = (float(evaluate(e, point)) for e in (least.value, least.seconds))
+    outside = w.outside({**point, size(axis): evaluate(least.value, point)}, axis)
     if outside:
         return Best(way, reason=outside)
-    at_base, seconds = (float(evaluate(e, point)) for e in (value, least))
-    square, below = fraction(ratio(b, a))
-    high, low = fraction(ratio(b, a * size(letter) ** 2))
-    inside = both([sp.Ge(square, below), sp.Le(high, low)]) if way == "added" or gap == 0 else None
-    start = _from_batch(balance, m - least, size(batch), point) if batch else None
-    shown = _shown(value, start[0] if start else None, {size(letter), *({size(batch)} if batch else ())}, point)
-    return Best(way, shown[0], at_base, inside, seconds, shown[1], start[1] if start else None,
+    inside = None if least.square is None else _between(least.square, size(letter))
+    start = _from_batch(least.balance, w.compute - least.seconds, size(batch), point) if batch else None
+    kept = {size(letter), *({size(batch)} if batch else ())}
+    value, when, first = _shown((least.value, inside, start[0] if start else None), kept, point)
+    return Best(way, value, at_base, when, seconds, first, start[1] if start else None,
                 "" if start or not batch else f"at no {batch} do contractions take longer")  # fmt: skip
+
+
+def _added(known: Sequence[_Curve], m: Expr, axis: str, point: Mapping[sp.Symbol, Expr]) -> _Least | str:
+    """One after the other: the sum is least where its slope is 0."""
+    a, b, c = (total(getattr(k, n) for k in known) for n in "abc")
+    up, down = (bool(evaluate(e, point) > 0) for e in (a, b))
+    if not (up and down):
+        why = "only grows with" if up else "only falls with" if down else "does not depend on"
+        return f"the network's time {why} {axis}"
+    square = ratio(b, a)
+    return _Least(_root(square), 2 * _root(expand(a * b)) + c, (m - c) ** 2 - 4 * a * b, square)
+
+
+def _overlapped(known: Sequence[_Curve], m: Expr, axis: str, point: Mapping[sp.Symbol, Expr]) -> _Least | str:
+    """At once: the longer of the two is least where both are equal, and one of them grows there and the other falls."""
+    if len(known) != 2:
+        return f"collectives go over {len(known)} groups of axes"
+    one, two = known
+    a, b, gap = expand(one.a - two.a), expand(two.b - one.b), expand(two.c - one.c)
+    if evaluate(a, point) == 0 or not evaluate(b / a, point) > 0:
+        return f"nowhere do both grow and fall with {axis}"
+    half, square = ratio(gap, 2 * a), ratio(b, a)
+    value = _root(square) if gap == 0 else half + _root(half**2 + square)
+    at = float(evaluate(value, point))
+    slopes = [float(evaluate(k.a, point)) - float(evaluate(k.b, point)) / at**2 for k in known]
+    if slopes[0] * slopes[1] > 0:
+        return f"nowhere do both grow and fall with {axis}"
+    rising, falling = (one, two) if slopes[0] > 0 else (two, one)
+    plain = rising.b == 0 and falling.a == 0
+    balance = (m - rising.c) * (m - falling.c) - rising.a * falling.b if plain else None
+    return _Least(value, one.a * value + one.b / value + one.c, balance, square if gap == 0 else None)
+
+
+def _between(square: Expr, devices: sp.Symbol) -> Boolean:
+    """The condition that a root lies between 1 and the number of devices."""
+    over, under = fraction(square)
+    high, low = fraction(ratio(square, devices**2))
+    return both([sp.Ge(over, under), sp.Le(high, low)])
 
 
 def _root(e: Expr) -> Expr:
@@ -311,30 +345,43 @@ def _root(e: Expr) -> Expr:
     return cast(Expr, sp.Pow(e, sp.Rational(1, 2), evaluate=False))
 
 
-def _from_batch(balance: Expr, lead: Expr, batch: sp.Symbol, point: Mapping[sp.Symbol, Expr]) -> tuple[Expr, float] | None:
+def _from_batch(balance: Expr | None, lead: Expr, batch: sp.Symbol,
+                point: Mapping[sp.Symbol, Expr]) -> tuple[Expr | None, float] | None:  # fmt: skip
     """The batch at which contractions start to take longer than the network, as an expression and as a number.
 
     Args:
-        balance: 0 where both take as long, without square roots; also where the network's time is its other root.
+        balance: 0 where both take as long, without square roots, and perhaps elsewhere; None where there is no such form.
         lead: contractions minus network, in seconds.
         batch: the unknown. point: all sizes.
     """
-    others = {s: v for s, v in point.items() if s != batch}
-    gains = expand(lead.xreplace(others))
+    gains = expand(lead.xreplace({s: v for s, v in point.items() if s != batch}))
 
     def ahead(value: float) -> float:
         return float(gains.xreplace({batch: sp.Float(value, 40)}).evalf(30))
 
-    found = []
-    for root in roots(expand(balance), batch):
+    found: list[tuple[Expr | None, float]] = []
+    for root in roots(expand(balance), batch) if balance is not None else ():
         at = evaluate(root, point)
         if at.is_real and at > 0 and ahead(float(at) * 0.999) < 0 < ahead(float(at) * 1.001):
             found.append((root, float(at)))
-    return max(found, key=lambda r: r[1]) if found else None
+    if found or balance is not None:
+        return max(found, key=lambda r: r[1]) if found else None
+    return _by_halves(ahead)
 
 
-def _shown(value: Expr, batch: Expr | None, kept: Collection[sp.Symbol], point: Mapping[sp.Symbol, Expr]) -> tuple[Any, Any]:
-    """The formulas in all sizes where they are short, else with numbers for all but N and the batch."""
+def _by_halves(ahead: Callable[[float], float]) -> tuple[None, float] | None:
+    """Where a function becomes positive for good, to 12 digits; None where it does not below 10**15."""
+    low, high = 1e-3, 1e15
+    if ahead(low) > 0 or ahead(high) < 0:
+        return None
+    while high / low > 1 + 1e-12:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if ahead(middle) > 0 else (middle, high)
+    return None, high
+
+
+def _shown(found: Sequence[Any], kept: Collection[sp.Symbol], point: Mapping[sp.Symbol, Expr]) -> tuple[Any, ...]:
+    """Formulas in all sizes where they are short, else with numbers for all but N and the batch."""
     fixed = {s: v for s, v in point.items() if s not in kept}
-    short = [e is None or sum(len(x.args) for x in sp.preorder_traversal(e) if x.is_Add) <= _LONG for e in (value, batch)]
-    return tuple(e if e is None or ok else e.xreplace(fixed) for e, ok in zip((value, batch), short, strict=True))
+    long = [e is not None and sum(len(x.args) for x in sp.preorder_traversal(e) if x.is_Add) > _LONG for e in found]
+    return tuple(e.xreplace(fixed) if long else e for e, long in zip(found, long, strict=True))

@@ -11,7 +11,7 @@ from costir.ir import condition_text
 from costir.page import Cell, Column, Document, Entry, Fact, Table
 from costir.render import View
 from costir.split_solve import Best, Even, SplitFor, SplitSolution
-from costir.symbolic import show
+from costir.symbolic import gather, show, terms
 
 SCHEMA = "costir/split/1"
 WORDS = {
@@ -33,7 +33,7 @@ def _document(s: SplitSolution) -> Document:
     head = size_facts({n: v for n, v in s.analysis.sizes.items() if n not in s.axes}, s.analysis.constraints)
     head += [Fact("mesh", f"{x}*{y} = {s.letter} = {s.devices}"), Fact("chip", s.chip.alias_note or s.chip.label)]
     facts = [Fact(way, text) for way, text in WORDS.items()]
-    facts += [Fact(label, _on(r, s), e) for r in s.rows[:1] for label, e in r.network.items()]
+    facts += [Fact(label, _on(r, s), gather(e)) for r in s.rows[:1] for label, e in r.network.items() if len(terms(e)) <= 6]
     facts += [Fact(f"no {b.way}", f"{_on(r, s)}: {b.reason}") for r in s.rows for b in r.best if b.at_base is None]
     facts += [Fact("holds where", str(c)) for c in s.analysis.constraints]
     facts += [Fact("note", n) for n in s.analysis.notes]

@@ -28,7 +28,7 @@ def main(tiny: bool = False) -> dict[str, float]:
     timed = search.timed[0][0]
     points = 1000 if tiny else 100_000
     draw = np.random.default_rng(0)
-    fsdp = 2.0 ** draw.integers(1, 8, points)
+    fsdp = 2.0 ** draw.integers(1, 6, points)
     at = {"fsdp": fsdp, "tp": 2.0 ** draw.integers(1, 4, points), "B": fsdp * draw.integers(1, 64, points)}
     taken = []
     for _ in range(2):

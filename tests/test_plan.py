@@ -20,12 +20,13 @@ from costir.network import Network
 from costir.symbolic import holds, number, size
 
 MLP = str(Path(__file__).parent.parent / "examples" / "mlp.py")
-CHIP, DEVICES, BATCH = "h100", 16, 4096
+CHIP, DEVICES, BATCH, MEMORY = "h100", 16, 4096, 110_000_000
 
 
 @pytest.fixture(scope="module")
 def mlp():
-    return costir.plan(MLP, CHIP, devices=DEVICES, batch=BATCH, tokens=10**9, strategies="fsdp,tp")
+    chip = load_chip(CHIP, {"memory.capacity": str(MEMORY)})
+    return costir.plan(MLP, chip, devices=DEVICES, batch=BATCH, tokens=10**9, strategies="fsdp,tp")
 
 
 def alone(split, axes, parallel):
@@ -48,10 +49,27 @@ def test_each_is_what_it_is_alone(mlp):
         times = {}
         for axes in itertools.permutations(s.axes):
             parallel = ",".join(f"{a}={a}" for a in axes)
-            times[axes] = alone(s, axes, parallel)[1]
+            a, times[axes] = alone(s, axes, parallel)
+        held = a.memory.at()
+        assert (s.memory.total, dict(s.memory.parts)) == (held.total, dict(held.parts)), s
         assert s.seconds == pytest.approx(times[tuple(s.axes)], rel=1e-9), s
         assert s.seconds == pytest.approx(min(times.values()), rel=1e-9), s
         assert sum(s.times.values()) == pytest.approx(s.seconds)
+
+
+def test_the_smallest_mesh(mlp):
+    """The fewest devices whose memory is enough, of all lengths of all combinations, by their formulas one after the other."""
+    able = set()
+    for w in mlp.ways:
+        axes = [part.partition("=")[2] for part in w.parallel.split(",") if part]
+        for lengths in itertools.product(range(2, DEVICES + 1), repeat=len(axes)):
+            at = {size(n): number(v) for n, v in {**mlp.sizes, **dict(zip(axes, lengths, strict=True))}.items()}
+            even = all(v & (v - 1) == 0 for v in lengths)
+            if even and math.prod(lengths) <= DEVICES and w.memory.xreplace(at) <= MEMORY:
+                able.add(math.prod(lengths))
+    assert mlp.smallest.devices == min(able) > 1
+    assert mlp.smallest.memory.total <= MEMORY
+    assert all((s.memory.total <= MEMORY) == s.fits for s in (*mlp.splits, *mlp.too_large))
 
 
 def test_utilisation_and_days(mlp):

@@ -270,6 +270,18 @@ def evaluate(e: Expr, values: Mapping[Symbol, int | Expr]) -> Expr:
     return cast(Expr, sp.sympify(e).xreplace({k: sp.sympify(v) for k, v in values.items()}))
 
 
+def put_in(e: Expr, values: Mapping[Symbol, Expr]) -> Expr:
+    """`e` with expressions for symbols; a Max or Min with letters is left as it is.
+
+    sympy drops what it takes to be smaller, and it takes 1 - 8/(X*Y) to be negative.
+    """
+    if not e.has(sp.Max, sp.Min):
+        return evaluate(e, values)
+    if isinstance(e, (sp.Max, sp.Min)):
+        return apply("max" if isinstance(e, sp.Max) else "min", [put_in(a, values) for a in e.args])
+    return cast(Expr, e.func(*(put_in(a, values) for a in e.args)))
+
+
 _MODULES: list[Any] = [{"gcd": _gcd_of_floats}, "numpy"]
 
 

@@ -51,11 +51,15 @@ def test_a_quantity_is_what_it_is_by_hand(quantity, by_hand):
 
 def test_two_links_stay_side_by_side_where_letters_leave_open_which_is_slower():
     letters = {"link.nvlink.one_way": "G", "link.scaleout.one_way": "S"}
-    found = derive({"let": {"t": {**GATHER, "mesh": {"M": 4, "N": 8}, "chip": "h100@book", "set": letters}}}, ".")
+    let = {"t": {**GATHER, "mesh": {"M": 4, "N": 8}, "chip": "h100@book", "set": letters}}
+    twice = derive({"let": let, "formula": "2*t", "rename": {"V": "U/2", "M": "4"}}, ".")
+    found = derive({"let": let}, ".")
     for slow, fast in ((1, 1000), (1000, 1)):
         at = {"V": 64, "M": 4, "N": 8, "G": slow, "S": fast}
         by_hand = max(64 * 7 / 8 / slow, 64 * 3 / 4 / 8 / fast)
         assert float(sym.evaluate(found, {sym.size(n): v for n, v in at.items()})) == pytest.approx(by_hand)
+        at = {**at, "U": 2 * at["V"]}
+        assert float(sym.evaluate(twice, {sym.size(n): v for n, v in at.items()})) == pytest.approx(2 * by_hand)
 
 
 def test_what_differs_on_one_side_of_a_max_differs():

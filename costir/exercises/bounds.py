@@ -53,4 +53,4 @@ def substituted(e: Expr, known: Mapping[str, Expr]) -> Expr:
     """
     used = {str(s) for s in e.free_symbols} & set(known)
     size_of(e, {n: size_of(known[n], {}) for n in used})
-    return sym.evaluate(e, {sym.size(n): known[n] for n in used})
+    return sym.put_in(e, {sym.size(n): known[n] for n in used})

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from costir.errors import CostirError, LiftError
 from costir.fusion.ideal import ideal
 from costir.fusion.kernels import as_events, fuse
+from costir.fusion.rules import ALIKE
 from costir.ir import Call, Graph
 from costir.lifting.align import Key, align, occurrences, unequal_lists
 from costir.lifting.expressions import Lifter
@@ -43,20 +44,32 @@ def fused(graph: Graph, evidence: Evidence, traffic: str) -> Graph:
     """
     if traffic == "eager":
         return graph
-    traces = [fused_trace(t, traffic) for t in evidence.traces]
     problem: CostirError | None = None
-    for chosen in (traces, traces[:-1]):  # the last is the base, whose sizes may be equal by chance
-        if len(chosen) < min(len(traces), 2):
-            continue
-        try:
-            return dataclasses.replace(graph, calls=_lifted(evidence, chosen))
-        except CostirError as error:
-            problem = problem or error
+    for rules, notes in ((traffic, ()), *_alike(traffic)):
+        traces = [fused_trace(t, rules) for t in evidence.traces]
+        for chosen in (traces, traces[:-1]):  # the last is the base, whose sizes may be equal by chance
+            if len(chosen) < min(len(traces), 2):
+                continue
+            try:
+                return dataclasses.replace(graph, calls=_lifted(evidence, chosen), notes=(*graph.notes, *notes))
+            except CostirError as error:
+                problem = problem or error
     assert problem is not None
     raise LiftError(
         f"the kernels under {traffic} traffic differ from size to size: {problem.message}",
         "give --keep only the sizes that you want as letters, or choose other base sizes",
     ) from problem
+
+
+def _alike(traffic: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Rules to take where the kernels that a compiler makes are not alike in every layer, with a note on it."""
+    if traffic not in ALIKE:
+        return ()
+    note = (
+        f"{traffic}: sums of a residual stream are stored where they are made; compiled, those of up to four operands are "
+        "added up again, not alike in every layer (docs/traffic.md)"
+    )
+    return ((ALIKE[traffic], (note,)),)
 
 
 def _lifted(evidence: Evidence, traces: Sequence[Trace]) -> tuple[Call, ...]:

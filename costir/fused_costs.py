@@ -9,6 +9,7 @@ from typing import Any, cast
 from costir.cost import cost
 from costir.errors import LoadError
 from costir.fusion.kernels import common_path, fuse
+from costir.fusion.rules import ALIKE
 from costir.fusion.why import Reason
 from costir.fusion.why import reasons as asked
 from costir.ir import Call, Costed
@@ -62,16 +63,17 @@ def reasons(trace: Trace, traffic: str) -> Callable[[Call], tuple[Reason, ...]]:
         trace: a run of the model.
         traffic: "inductor" or "xla".
     """
-    found = fuse(trace, traffic)
-    events = found.trace.events
+    fused = [fuse(trace, rules) for rules in (traffic, ALIKE.get(traffic)) if rules is not None]
+    events = trace.events
 
     def why(call: Call) -> tuple[Reason, ...]:
-        for k in (*found.kernels, *found.idle):
-            inside = [events[i] for i in (*k.events, *k.again)]
-            path = fold_path(common_path([e.path for e in inside]))
-            names = tuple(e.op.split(".")[1] for e in inside)
-            if path == fold_path(call.path) and names == operators(call) and inside[0].source == call.source:
-                return asked(found, k)
+        for found in fused:
+            for k in (*found.kernels, *found.idle):
+                inside = [events[i] for i in (*k.events, *k.again)]
+                path = fold_path(common_path([e.path for e in inside]))
+                names = tuple(e.op.split(".")[1] for e in inside)
+                if path == fold_path(call.path) and names == operators(call) and inside[0].source == call.source:
+                    return asked(found, k)
         return ()
 
     return why

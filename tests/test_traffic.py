@@ -220,6 +220,41 @@ def test_formulas_are_what_fusing_gives_at_other_sizes(analysis, kind):
         assert float(fused.bytes.xreplace({size(n): v for n, v in point.items()})) == there
 
 
+class Masked(nn.Module):
+    """A layer without biases on a residual stream, which makes a mask of its own."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.qkv, self.out, self.scale = (
+            nn.Linear(d, 3 * d, bias=False),
+            nn.Linear(d, d, bias=False),
+            nn.Parameter(torch.ones(d)),
+        )
+
+    def forward(self, x):
+        q, k, v = self.qkv(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * self.scale).chunk(3, -1)
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        return x + self.out(F.softmax((q @ k.transpose(1, 2)).masked_fill(~mask, -1e9), -1) @ v)
+
+
+def masked(B=2, T=6, D=8, L=4):
+    return nn.Sequential(*(Masked(D) for _ in range(L))), (torch.randn(B, T, D),), {}
+
+
+@pytest.mark.parametrize(("phase", "alike"), [("forward", False), ("backward", True)])
+def test_layers_that_a_compiler_makes_differ_have_formulas(phase, alike):
+    """A mask is made once; without a gradient every fourth sum is stored, and where that has no formula a note says so."""
+    a = costir.analyze(masked, phase=phase)
+    fused = a.under("inductor")
+    assert alike != any("sums of a residual stream" in n for n in fused.graph.notes)
+    sizes = {"B": 3, "T": 7, "D": 16, "L": 4}
+    ideal, found, eager = (
+        float(x.bytes.xreplace({size(n): v for n, v in sizes.items()})) for x in (a.under("ideal"), fused, a)
+    )
+    assert ideal < found < eager
+    assert abs(found / moved(trace.run(family_of(masked, {}), sizes, phase), "inductor")[0] - 1) < (1e-9 if alike else 0.05)
+
+
 def test_kernels_have_names_and_times(analysis):
     fused = analysis.under("inductor")
     assert any(k.operators[0] == "gelu" for k in fused.kernels)

@@ -11,6 +11,7 @@ from costir.fusion.space import PART, Access, Through, picked, pulled, split_box
 from costir.ops import registry
 from costir.tracing.recorder import raw_tensors
 
+_NEAR = 8  # calls
 MOST_READS, MOST_AGAIN = 8, 4  # operands of what is computed where it is read: by one, by several
 
 
@@ -26,7 +27,10 @@ def live(program: Program) -> list[Piece]:
 
 
 def once(program: Program, pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces that are left when the same work on the same operands in one phase is done once."""
+    """The pieces that are left when the same work on the same operands in one phase is done once.
+
+    Arithmetic near by counts in the kernel that does it; what is far, such as the mask of a later layer, moves nothing.
+    """
     seen: dict[Any, Piece] = {}
     same: dict[int, int] = {}
     left = []
@@ -36,7 +40,8 @@ def once(program: Program, pieces: Sequence[Piece]) -> list[Piece]:
         if first is p:
             left.append(p)
             continue
-        first.events.update(p.events)
+        if abs(p.event - first.event) <= _NEAR:  # otherwise it stands for itself: a kernel does not grow with the layers
+            first.events.update(p.events)
         same[p.writes[0].value] = first.writes[0].value
     return left
 

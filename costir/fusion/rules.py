@@ -134,8 +134,13 @@ RULE_SETS = {
         "inductor", (KNOWN, PHASE, SIZES, SHARES, FEW, NEAR, IN_STEP, BETWEEN), True, True, math.inf, True,
         "TorchInductor's fusing by its Triton rules",
     ),
+    "inductor, sums stored": RuleSet(
+        "inductor", (KNOWN, PHASE, SIZES, SHARES, FEW, NEAR, IN_STEP, BETWEEN), True, True, 1.5, True,
+        "the same, but what several kernels read is stored unless reading again costs no more: alike in every layer",
+    ),
     "xla": RuleSet(
         "xla", (KNOWN, PHASE, LAST, SIZES, SHARES, IN_STEP, BETWEEN), False, False, 1.5, False,
         "elementwise work joins what reads it, reductions end a kernel",
     ),
 }  # fmt: skip
+ALIKE = {"inductor": "inductor, sums stored"}  # where kernels differ from layer to layer: rules of which they do not

@@ -29,7 +29,8 @@ def reasons(fused: Fused, kernel: Kernel) -> tuple[Reason, ...]:
     """What holds a kernel together, and for each neighbour the rule that keeps it apart."""
     group = _group(fused, kernel)
     if group is None:
-        return (Reason("joined", _names(fused, kernel.events), "no result needs it: a compiler leaves it out"),)
+        text = "no result needs it, or the same is computed elsewhere: a compiler leaves it out"
+        return (Reason("joined", _names(fused, kernel.events), text),)
     return (*_together(fused, kernel, group), *_apart(fused, group))
 
 

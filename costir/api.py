@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from costir.analysis import Analysis, analysis_of
-from costir.errors import CostirError, LoadError, TraceError, one_of
+from costir.errors import CostirError, LoadError, SizeError, TraceError, one_of
 from costir.ir import SERVING, Conventions, Graph, Tensor, traced_phase
 from costir.load import EXPORTED, Family
 from costir.load.dtypes import split_dtype
@@ -109,11 +109,15 @@ def analyze(
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
         loaded = _stepped(loaded, phase, recompute, micro_batches)
-        if mesh or parallel:
+        pipeline = _pipeline(mesh or {}, parallel, devices)
+        if pipeline is not None:
+            _refuse_in_stages(loaded, pipeline[0], phase, recompute, traffic)
+        elif mesh or parallel:
             if not plain_step:
                 raise CostirError("recompute and micro-batches are of one device", "leave out the mesh, or them")
             loaded = _divided(loaded, mesh or {}, parallel, plan, devices)
         result = _of_family(loaded, phase, optimizer, conventions)
+        result = result if pipeline is None else _in_stages(result, *pipeline, micro_batches)
     result = result.under(traffic)
     return result.keep(keep) if keep else result
 
@@ -138,6 +142,42 @@ def _divided(family: Family, mesh: Mapping[str, int], parallel: str, plan: Any, 
     from costir.parallel.own_plan import checked
 
     return distributed(family, plan_of(mesh, parallel, devices), checked(plan, "plan=") if plan is not None else None)
+
+
+def _pipeline(mesh: Mapping[str, int], parallel: str, devices: int | None) -> tuple[str, int] | None:
+    """The axis of a pipeline and its stages; None where there is none."""
+    if "pp" not in parallel:
+        return None
+    from costir.parallel import plan_of
+
+    axis = plan_of(mesh, parallel, devices).axes_of("pp")
+    return (axis[0], int(mesh[axis[0]])) if axis and mesh[axis[0]] > 1 else None
+
+
+def _refuse_in_stages(family: Family, axis: str, phase: str, recompute: str, traffic: str) -> None:
+    """Refuse what is not told apart by stages.
+
+    Raises:
+        CostirError: names it.
+    """
+    if axis in family.sizes:
+        raise SizeError(f"{axis} is a size of {family.name} and an axis of the mesh", "give the axis another name")
+    if phase not in ("forward", "backward"):
+        raise CostirError(f"pp is of phase forward and backward, not {phase}", "add --phase backward")
+    if recompute not in ("none", "blocks"):
+        raise CostirError("pp and modules that are computed again do not go together", "use --recompute blocks, or none")
+    if traffic != "eager":
+        raise CostirError(f"--traffic {traffic} is of one device", "leave out the mesh, or the traffic")
+
+
+def _in_stages(whole: Analysis, axis: str, count: int, micro_batches: int) -> Analysis:
+    """The stage that computes most at the base sizes, with the others as its alternatives."""
+    from costir.on_chip import led_by
+    from costir.stages import in_stages
+
+    graphs = in_stages(whole.graph, axis, count, micro_batches)
+    stages = [analysis_of(g, whole.conventions, whole.phase) for g in graphs]
+    return led_by(max(stages, key=lambda a: a.at().flops), stages)
 
 
 def _stepped(family: Family, phase: str, recompute: str, micro_batches: int) -> Family:

@@ -90,6 +90,7 @@ def build(
         sent=build_mesh.sent(communication(analysis.costed), roofs, values.quantity),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
         memory=memory_of(analysis, chips, unknown, curve) if memory else None,
+        waiting=build_mesh.waits(analysis.graph),
     )
 
 

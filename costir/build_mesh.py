@@ -13,6 +13,7 @@ from costir.errors import CostirError
 from costir.ir import Constraint, Costed, Graph
 from costir.report import ByAlgorithm, Quantity, Sent, Times, Way, plain
 from costir.roofline import Roofline, Timing, roofline
+from costir.stages import waiting
 from costir.symbolic import Expr, evaluate, size
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ def _collective_seconds(roof: Roofline) -> Mapping[tuple[str, str, tuple[str, ..
             key = node.call.phase, t.kind, t.axes
             out[key] = out.get(key, 0.0) + float(evaluate(node.call.count * roof.fabric.seconds(t), point))
     return out
+
+
+def waits(graph: Graph) -> tuple[float, float] | None:
+    """Of a stage of a pipeline how many times longer a step takes, and the idle share; else None."""
+    longer, idle = waiting(graph)
+    return (float(longer), float(idle)) if graph.pipeline else None
 
 
 def algorithms(roofs: Iterable[Roofline], unknown: str) -> tuple[ByAlgorithm, ...]:

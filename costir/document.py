@@ -331,6 +331,12 @@ def _facts(r: Report) -> Iterable[Fact]:
         yield from memory_view.facts(r.memory)
     for chip in r.chips:
         yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, r.overlap))
+        if r.waiting is not None and chip.times.lower is not None:
+            longer, idle = r.waiting
+            text = (
+                f"at least {seconds(chip.times.lower * longer)}: {longer:.4g} x the stage's time; {100 * idle:.3g} % of it idle"
+            )
+            yield Fact(f"pipeline {chip.name}" if len(r.chips) > 1 else "pipeline", text)
         yield from path_view.facts(chip, f"critical path {chip.name}" if len(r.chips) > 1 else "critical path")
         for threshold in chip.thresholds:
             yield from threshold_facts(threshold, "whole changes", everything=False)

@@ -213,6 +213,7 @@ class Graph:
         splits: the sizes that are split over devices, with the mesh axes that each is split over.
         cache: what a step of decoding or prefill keeps for the next one, each stored tensor once.
         plan: how what is split comes together, in words, where there are several ways; alternatives: the others.
+        pipeline: where the graph is a stage of a pipeline, and `plan` and `alternatives` are stages: its micro-batches; else 0.
     """
 
     name: str
@@ -226,6 +227,7 @@ class Graph:
     cache: tuple[Weight, ...] = ()
     plan: str = ""
     alternatives: tuple[Graph, ...] = ()
+    pipeline: int = 0
 
     @property
     def params(self) -> Expr:

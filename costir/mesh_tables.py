@@ -18,20 +18,21 @@ def tables(r: Report, by_algorithm: bool = False) -> list[Table]:
 
 
 def ways(r: Report) -> Table:
-    """A line for each way: what it sends and computes, and how long it takes; the first is the one of the report."""
-    columns = [Column("way"), *(Column(t, right=True) for t in ("FLOPs", "bytes", "sent"))]
+    """A line for each way, or stage of a pipeline: what it sends and computes, how long it takes; first that of the report."""
+    columns = [Column("stage" if r.waiting else "way"), *(Column(t, right=True) for t in ("FLOPs", "bytes", "sent"))]
     for c in r.chips:
         of = f" {c.name}" if len(r.chips) > 1 else ""
         columns += [Column(f"{t}{of}", right=True) for t in ("full overlap", "time", "no overlap")]
     lines = []
+    title, mark = ("Stages of the pipeline", "slowest") if r.waiting else ("Ways to compute it", "taken")
     for i, w in enumerate(r.ways):
-        cells: list[Cell] = [f"{w.plan}{' (taken)' if i == 0 else ''}"]
+        cells: list[Cell] = [f"{w.plan}{f' ({mark})' if i == 0 else ''}"]
         cells += [number(w.totals["flops"]), number(w.totals["bytes"], "B"), number(w.totals["network"], "B")]
         for t in w.times:
             parts = [x for x in (t.compute, t.vector, t.memory, t.network) if x is not None]
             cells += [seconds(max(parts)) if parts else "?", seconds(t.lower), seconds(t.upper)]
         lines.append(Entry("operator", tuple(cells)))
-    return Table(tuple(columns), tuple(lines), "Ways to compute it" if lines else "")
+    return Table(tuple(columns), tuple(lines), title if lines else "")
 
 
 def communication(r: Report) -> Table:

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 
 def fastest(analysis: Analysis, chip: Chip, wiring: Wiring = AS_BUILT, overlap: str = "op") -> Analysis:
-    """The way to compute it that takes the least time on a chip at the base sizes; `alternatives` of it are the others."""
+    """The way to compute it that takes the least time on a chip at the base sizes; `alternatives` of it are the others.
+
+    Of the stages of a pipeline that which takes the most: the others wait for it.
+    """
     if not analysis.alternatives:
         return analysis
     from costir.roofline import roofline
 
-    ways = (analysis, *analysis.alternatives)
-    return led_by(min(ways, key=lambda a: float(roofline(a.costed, chip, wiring, overlap).at().lower)), ways)
+    ways, choose = (analysis, *analysis.alternatives), max if analysis.graph.pipeline else min
+    return led_by(choose(ways, key=lambda a: float(roofline(a.costed, chip, wiring, overlap).at().lower)), ways)
 
 
 def planned(analysis: Analysis, text: str) -> Analysis:

@@ -296,6 +296,7 @@ class Report:
         sent: what the devices send each other.
         algorithms: what collectives take by each algorithm that the links allow.
         memory: what the run holds; None where it was not asked for.
+        waiting: of a pipeline, how many times longer a step takes than its slowest stage works, and the idle share; else None.
     """
 
     subject: str
@@ -320,6 +321,7 @@ class Report:
     sent: tuple[Sent, ...] = ()
     algorithms: tuple[ByAlgorithm, ...] = ()
     memory: Memory | None = None
+    waiting: tuple[float, float] | None = None
 
     @property
     def communicates(self) -> bool:

@@ -49,5 +49,5 @@ def substituted(costed: Costed, values: Mapping[Symbol, Expr]) -> Costed:
     others = tuple(substituted(cost(a, costed.conventions), values).graph for a in g.alternatives)
     graph = Graph(g.name, {n: v for n, v in g.sizes.items() if n not in gone}, tuple(n.call for n in nodes),
                   put_weights(g.weights), left, g.notes, Mesh(tuple((n, put(length)) for n, length in g.mesh.axes)), g.splits,
-                  put_weights(g.cache), g.plan, others)  # fmt: skip
+                  put_weights(g.cache), g.plan, others, g.pipeline)  # fmt: skip
     return Costed(graph, nodes, costed.conventions)

@@ -124,6 +124,8 @@ def measure_on_mesh(
     if not isinstance(subject, str):
         raise LoadError("the processes of a mesh load the model by themselves", "give the path of its file")
     plan = plan_of(mesh, parallel)
+    if plan.axes_of("pp"):
+        raise SizeError("pp cannot be measured: its stages are different programs", "choose dp, fsdp or tp")
     if plan.axes_of("cp"):
         raise SizeError("cp cannot be measured here: torch's ring attention has no operator for CPUs", "choose dp, fsdp or tp")
     machine = load_chip(chip) if isinstance(chip, str) else chip

@@ -19,11 +19,8 @@ STRATEGIES = {
     "sp": ("tp, and between the matrices the sequence is divided", 1),
     "ep": ("each device has whole experts; the other matrices as by tp (transformers models)", 1),
     "cp": ("the sequence is divided, and attention goes round by torch's ring attention", 1),
+    "pp": ("the blocks are divided into equal stages, each another program (a pipeline)", 1),
     "data": ("only the batch is divided: for plans of your own that do the rest", 1),
-}
-REFUSED = {
-    "pp": "the stages of a pipeline run on different devices, and one stands for all here; its idle share is "
-    "(stages - 1)/(microbatches + stages - 1)",
 }
 DATA = ("dp", "fsdp", "hsdp", "data")  # strategies that divide the batch
 LARGEST_MESH = 10**9
@@ -132,8 +129,6 @@ def _check_mesh(mesh: Mapping[str, int], devices: int | None) -> None:
 
 
 def _part(name: str, value: str, mesh: Mapping[str, int]) -> Part:
-    if name in REFUSED:
-        raise SizeError(f"{name} cannot be captured: {REFUSED[name]}", f"use {', '.join(STRATEGIES)}")
     if name not in STRATEGIES:
         raise SizeError(f"no strategy {name[:40]!r}", nearest(name, STRATEGIES))
     axes = tuple(a.strip() for a in value.split("/"))
@@ -154,6 +149,8 @@ def _check_axes(parts: list[Part], mesh: Mapping[str, int], own: bool) -> None:
             if a in used:
                 raise SizeError(f"the axis {a} is used twice, by {used[a]} and {p}", "give each strategy an axis of its own")
             used[a] = p
+    if any(p.strategy == "pp" for p in parts) and (len(parts) > 1 or own):
+        raise SizeError("pp goes alone: its stages are cut from the calls of one device", "give it the only axis of the mesh")
     for group in (("tp", "sp", "ep"), ("dp", "fsdp", "hsdp"), *(("cp", s) for s in ("tp", "sp", "ep", "hsdp", "data"))):
         found = [p for p in parts if p.strategy in group]
         if len(found) > 1:

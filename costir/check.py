@@ -90,10 +90,14 @@ def check(analysis: Subject, text: str, chip: Chip | None = None) -> Verdict:
     Raises:
         FormulaError: where the text cannot be read, or names no quantity.
         SizeError, ChipError: from the computation of the expected value.
+        CostirError: a time on a mesh.
     """
     constants = _constants(analysis, chip)
     formula = parse_formula(text, {*analysis.sizes, *constants})
     name = _quantity_name(formula, analysis.sizes)
+    if (name == "time" or name.startswith("critical")) and any(n.cost.transfers for n in analysis.nodes):
+        raise CostirError(f"{name} is not checked where devices send each other something: links are in no such formula",
+                          "check flops or bytes; costir solve gives critical sizes on a mesh")  # fmt: skip
     given = _in_units(formula, name, constants)
     points = sampling.sample(analysis.sizes, analysis.graph.constraints)
     quantity, row = _expected(analysis, name, chip, points)

@@ -104,14 +104,18 @@ def _conditions(phase: str | None = "forward", default: str = "forward", serving
     return p
 
 
-def _devices(p: argparse.ArgumentParser) -> None:
-    d = p.add_argument_group("devices")
+def _mesh(d: Any) -> None:
     d.add_argument(
         "--mesh", metavar="X=8,Y=4", action="append", default=[], help="devices along named axes; the last are neighbours"
     )
     d.add_argument(
         "--parallel", metavar="fsdp=X,tp=Y", default="", help="what runs along them: dp, fsdp, hsdp, tp, sp, ep, plan.py"
     )
+
+
+def _devices(p: argparse.ArgumentParser) -> None:
+    d = p.add_argument_group("devices")
+    _mesh(d)
     d.add_argument(
         "--devices", metavar="N", default="", help="how many devices the mesh must have, or with --for split, are to be split"
     )
@@ -182,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
     t.add_argument("--plot", metavar="roofline|sweep[=FILE]", help="draw the measured points (svg or png)")
     k = verb("check", "is my formula right?", "Check your own formula. Exit code 1: wrong.")
     k.add_argument("formula", metavar='"flops = 2*B*D*F"')
+    _mesh(k.add_argument_group("devices"))
     m = verb(
         "mfu",
         "model FLOP utilisation of a run that you measured",
@@ -190,7 +195,8 @@ def parser() -> argparse.ArgumentParser:
     )
     m.add_argument("--rate", metavar="10000tok/s", default="", help="of the whole job: tok/s, seq/s or step/s; 10k is 10000")
     m.add_argument("--time", metavar="120ms", default="", help="of one step, with the batch of --size")
-    m.add_argument("--devices", metavar="N", default="1", help="chips that the job ran on (default: 1)")
+    m.add_argument("--devices", metavar="N", default="", help="chips that the job ran on (default: 1, or those of --mesh)")
+    _mesh(m)
     m.add_argument("--tokens", metavar="B*T", default="", help="the sizes whose product is the tokens of a step")
     _plan(verb("plan", "the best split of devices", PLAN, _conditions("train", "train")))
     n = verbs.add_parser(

@@ -141,7 +141,7 @@ def check(o: argparse.Namespace) -> int:
 def mfu(o: argparse.Namespace) -> int:
     """`costir mfu`: the utilisation of a run that was measured elsewhere."""
     name = format_of(o)
-    run, devices = measured(o.rate, o.time), parse_size(o.devices, "--devices")
+    run, devices = measured(o.rate, o.time), parse_size(o.devices, "--devices") if o.devices else None
     if o.micro_batches != "1":
         raise CostirError("a measured run has no --micro-batches", "give the whole batch by --size")
     if o.sweep or o.unknown:
@@ -151,13 +151,16 @@ def mfu(o: argparse.Namespace) -> int:
     chips = _chips(o)
     from costir import mfu_view, utilisation
 
+    mesh, parallel = mesh_axes(o.mesh), o.parallel
+    count = utilisation.devices_of(mesh, parallel, devices)
+    o.mesh, o.parallel, o.devices = [], "", ""  # the FLOPs are those of the whole model
     assumed = o.phase is None
     o.phase = o.phase or utilisation.assumed_phase(o.subject)
     analysis = _analysis(o)
     kept = _kept(analysis, o)
     fixed = _put_in(analysis, kept)
     with quiet(o.debug), progress("counting"):
-        found = utilisation.utilisation(kept, chips, run, devices, o.tokens, fixed, assumed)
+        found = utilisation.utilisation(kept, chips, run, count, o.tokens, fixed, assumed, mesh, parallel)
     emit(mfu_view.utilisation(found), name, o)
     return DONE
 

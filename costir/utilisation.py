@@ -10,6 +10,7 @@ Numbers are exact fractions; nothing is rounded here.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from costir.errors import CostirError, SizeError, nearest
 from costir.hardware import Chip, load_chip, rate_key
 from costir.ir import Conventions
 from costir.measured import Measured, measured
+from costir.mesh import check_mesh
 from costir.model_flops import Counted, Step
 from costir.symbolic import Integer, size
 
@@ -131,9 +133,11 @@ def mfu(
     *,
     rate: str = "",
     time: str = "",
-    devices: int = 1,
+    devices: int | None = None,
     tokens: str = "",
     phase: str = "",
+    mesh: Mapping[str, int] | None = None,
+    parallel: str = "",
     **conditions: Any,
 ) -> MFU:
     """The model FLOP utilisation of a measured run.
@@ -143,27 +147,42 @@ def mfu(
         chip: the chip of the run, or several to compare with.
         rate: of the whole job: "10000tok/s", "50seq/s" (elements of the batch), "3.2step/s".
         time: of one step, "120ms"; the batch is then that of the sizes. Give either a rate or a time.
-        devices: how many chips the job ran on.
+        devices: how many chips the job ran on; by default 1, or those of the mesh.
         tokens: the sizes whose product is the tokens of a step; by default "B*T", or "T" where there is no B.
         phase: "forward", "backward" or "train"; by default "train", and "forward" for what cannot be trained (notation
             strings, exported programs).
+        mesh, parallel: how the job was divided. Model FLOPs are the whole model's, whatever that is: it says how many devices.
         conditions: as for `costir.analyze`: sizes, dtype, attention, ...
 
     Raises:
         CostirError: of a kind that says what is wrong.
     """
-    run = measured(rate, time)
+    run, count = measured(rate, time), devices_of(mesh or {}, parallel, devices)
     chips = [chip] if isinstance(chip, str | Chip) else list(chip)
     loaded = [load_chip(c) if isinstance(c, str) else c for c in chips]
     if isinstance(subject, Analysis):
         given = ["phase"] * bool(phase) + list(conditions)
         if given:
             raise CostirError(f"an analysis has its {given[0]} already", "give the subject itself, or analyse it again")
-        return utilisation(subject, loaded, run, devices, tokens)
+        return utilisation(subject, loaded, run, count, tokens, mesh=mesh, parallel=parallel)
     from costir import api
 
     analysis = api.analyze(subject, phase=phase or assumed_phase(subject), **conditions)
-    return utilisation(analysis, loaded, run, devices, tokens, assumed=not phase)
+    return utilisation(analysis, loaded, run, count, tokens, None, not phase, mesh, parallel)
+
+
+def devices_of(mesh: Mapping[str, int], parallel: str, devices: int | None) -> int:
+    """How many chips a job ran on.
+
+    Raises:
+        SizeError: no mesh, or one of another number of devices; strategies that no mesh has.
+    """
+    if parallel:
+        from costir.parallel import plan_of
+
+        return plan_of(mesh, parallel, devices).devices
+    check_mesh(mesh, devices if mesh else None)
+    return math.prod(mesh.values()) if mesh else devices if devices is not None else 1
 
 
 def assumed_phase(subject: Any) -> str:
@@ -187,6 +206,8 @@ def utilisation(
     tokens: str = "",
     fixed: Mapping[str, int] | None = None,
     assumed: bool = False,
+    mesh: Mapping[str, int] | None = None,
+    parallel: str = "",
 ) -> MFU:
     """The utilisation of a run whose model was analysed.
 
@@ -198,13 +219,17 @@ def utilisation(
         tokens: the sizes whose product is the tokens of a step, "" to find them.
         fixed: sizes that were put in as numbers before.
         assumed: whether nobody named the phase.
+        mesh, parallel: how the job was divided, for the reader.
 
     Raises:
-        CostirError: no chip, no matmuls, or a rate in units that the sizes do not explain.
+        CostirError: one device of several, no chip, no matmuls, or a rate in units that the sizes do not explain.
         ChipError: where a chip has no rate for the type that the model computes in.
     """
     if not chips:
         raise CostirError("a utilisation needs a chip", "add for example --chip h100; costir chips lists them")
+    if analysis.graph.mesh:
+        raise CostirError(f"model FLOPs are the whole model's, and this analysis of {analysis.name} is of one device of a mesh",
+                          "analyse it without a mesh, and give the mesh here")  # fmt: skip
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise CostirError(f"devices={devices!r} is not a positive whole number", "give the number of chips of the job")
     fixed = fixed if fixed is not None else (analysis.origin.fixed if analysis.origin else {})
@@ -223,8 +248,18 @@ def utilisation(
         steps=steps, tokens=_product(names, everything), token_sizes=names,
         params=int(of_step.number(of_step.params)), active=int(of_step.number(of_step.active)), counted=of_step.counted(),
         peaks=tuple(_peak(c, dtype) for c in chips), unknown=tuple(str(u) for u in analysis.unknown),
-        notes=tuple(dict.fromkeys([*of_step.notes(), *(n for c in chips if (n := c.matmul_note(dtype)))])),
+        notes=tuple(dict.fromkeys([*_divided(mesh or {}, parallel), *of_step.notes(),
+                                   *(n for c in chips if (n := c.matmul_note(dtype)))])),
     )  # fmt: skip
+
+
+def _divided(mesh: Mapping[str, int], parallel: str) -> list[str]:
+    """That a job on a mesh is counted by the model's own FLOPs."""
+    if not mesh:
+        return []
+    axes = " * ".join(f"{n}={v}" for n, v in mesh.items())
+    by = f" by {parallel}" if parallel else ""
+    return [f"divided over {axes} devices{by}: all FLOPs are the whole model's, without what devices repeat"]
 
 
 # ------------------------------------------------------------------------------------------------------- rates and peaks

@@ -73,3 +73,31 @@ def test_lengths_that_the_links_allow_are_conditions_of_the_report(capsys: Any) 
     found = analyze(MLP, mesh={"X": 16}, parallel="fsdp=X", sizes={"B": 768, "D": 768, "F": 768}).on("h100")
     with pytest.raises(SizeError):
         found.at(X=12)  # a node and a half
+
+
+def test_model_flops_of_a_job_on_a_mesh_are_those_of_the_whole_model() -> None:
+    """Three matmuls' worth of 4*B*D*F, over 8 devices' time at 66.9 TFLOP/s."""
+    from costir import analyze, mfu
+    from costir.errors import CostirError
+
+    job = {"mesh": {"X": 4, "Y": 2}, "parallel": "fsdp=X,tp=Y", "time": "50us"}
+    found = mfu(MLP, "h100", **job)
+    assert found.devices == 8
+    assert float(found.full) == pytest.approx(12 * 64 * 1024 * 4096 / (8 * 66.9e12 * 50e-6), rel=1e-3)
+    assert found.full == mfu(MLP, "h100", devices=8, time="50us").full
+    assert any("divided over X=4 * Y=2 devices by fsdp=X,tp=Y" in n for n in found.notes)
+    with pytest.raises(CostirError, match="has 8 devices, not 4"):
+        mfu(MLP, "h100", **job, devices=4)
+    with pytest.raises(CostirError, match="is of one device of a mesh"):
+        mfu(analyze(MLP, phase="train", mesh={"X": 2}, parallel="dp=X"), "h100", time="1ms")
+
+
+def test_a_formula_is_checked_on_a_mesh(capsys: Any) -> None:
+    mesh = ["--mesh", "X=4", "--parallel", "fsdp=X"]
+    assert main(["check", MLP, "params = 2*D*F/X", *mesh]) == 0
+    assert main(["check", MLP, "params = 2*D*F", *mesh]) == 1
+    assert "misses + 2*D*F/X" in capsys.readouterr().out
+    assert main(["check", MLP, "time = 2*B*D*F/C", *mesh, "--chip", "h100"]) == 2
+    assert "time is not checked where devices send each other something" in capsys.readouterr().err
+    assert main(["mfu", MLP, *mesh, "--time", "50us", "--chip", "h100"]) == 0
+    assert "a step on 4 chips" in capsys.readouterr().out

@@ -62,6 +62,14 @@ def test_two_links_stay_side_by_side_where_letters_leave_open_which_is_slower():
         assert float(sym.evaluate(twice, {sym.size(n): v for n, v in at.items()})) == pytest.approx(2 * by_hand)
 
 
+def test_the_limit_of_a_max_is_the_max_of_the_limits():
+    letters = {"link.nvlink.one_way": "G", "link.scaleout.one_way": "S/8"}
+    let = {"t": {**GATHER, "mesh": {"M": 4, "N": 8}, "chip": "h100@book", "algorithm": "book", "set": letters}}
+    assert sym.equal(derive({"let": let, "large": ["M"]}, "."), parse_formula("max(V/G, V/S)").expr)
+    with pytest.raises(CostirError, match=r"the limit of .* is not found"):
+        derive({"let": let, "formula": "2*t", "large": ["M"]}, ".")
+
+
 def test_what_differs_on_one_side_of_a_max_differs():
     one, other, same = (
         parse_formula(f).expr for f in ("max(2*D*F/W, 2*B*D*F/C)", "max(4*D*F/W, 2*B*D*F/C)", "2*D*F*max(1/W, B/C)")

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costir import symbolic as sym
@@ -87,11 +87,21 @@ def derive(spec: Mapping[str, Any], folder: str) -> Expr:
         known["crossing"] = _crossed(spec, known)
     result = _formula(str(spec["formula"]), known) if "formula" in spec else list(known.values())[-1]
     if spec.get("large"):
-        result = sym.limit(result, [sym.size(n) for n in spec["large"]])
+        result = _grown(result, [sym.size(n) for n in spec["large"]])
     result = substituted(result, {n: parse_formula(str(f)).expr for n, f in spec.get("rename", {}).items()})
     if not sym.is_real_value(result):
         raise CostirError(f"what is derived, {sym.show(result)[:40]}, has no value", "check divisions by zero and the limit")
     return result
+
+
+def _grown(e: Expr, large: Sequence[Any]) -> Expr:
+    """The limit as sizes grow; that of a Max is the Max of the limits."""
+    sides = sym.extremes(e)
+    if any(sym.all_extremes(part) for part in sides or (e,)):
+        raise CostirError(f"the limit of {sym.show(e)[:60]} is not found", "take the limit of each part of the Max")
+    if not sides:
+        return sym.limit(e, large)
+    return sym.apply(type(e).__name__, [sym.limit(part, large) for part in sides])
 
 
 def _formula(text: str, known: Mapping[str, Expr]) -> Expr:

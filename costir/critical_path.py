@@ -140,6 +140,8 @@ def _traced(analysis: Analysis, values: Mapping[str, int], overlap: str) -> Trac
         CostirError: there is none, or its operators have no order.
     """
     origin = analysis.origin
+    if analysis.graph.pipeline:
+        raise CostirError("a critical path is of one device, and a pipeline waits for others", "leave out pp")
     if origin is None or not isinstance(origin.subject, Family):
         raise CostirError(
             f"a critical path needs the model itself: {analysis.name} is a finished graph, silent on its memory",

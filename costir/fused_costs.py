@@ -41,6 +41,8 @@ def costed_under(costed: Costed, origin: Origin | None, traffic: str) -> Costed:
         )
     conventions = replace(costed.conventions, traffic=cast(Any, traffic))
     evidence = origin.evidence if origin is not None else None
+    if costed.graph.pipeline:
+        raise LoadError(f"--traffic {traffic} is of one device", "leave out pp, or the traffic")
     if origin is None or evidence is None:
         if sum(n.cost.status != "free" for n in costed.nodes) == 1:  # one operator moves what it must in any case
             return replace(costed, conventions=conventions)

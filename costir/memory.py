@@ -187,6 +187,9 @@ def memory(analysis: Analysis) -> Memory:
         CostirError: where it cannot be followed: nothing was run, or no formula was found.
     """
     origin = analysis.origin
+    if analysis.graph.pipeline:
+        raise CostirError("the memory of a pipeline's stage is not followed: its schedule says how many micro-batches it holds",
+                          "leave out pp")  # fmt: skip
     if origin is None or origin.evidence is None:
         raise CostirError(f"the memory of {analysis.name} is not followed, as nothing of it is run",
                           "give a Python file, a config or a module")  # fmt: skip

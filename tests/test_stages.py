@@ -203,6 +203,13 @@ def test_the_report_is_of_the_slowest_stage(piped: costir.Analysis) -> None:
     assert piped.keep(["B", "T"]).graph.pipeline == 3
 
 
+def test_what_a_stage_does_not_say(piped: costir.Analysis) -> None:
+    for asked in (lambda: piped.memory, lambda: piped.on("h100").critical_path, lambda: piped.under("inductor")):
+        with pytest.raises(CostirError) as problem:
+            asked()
+        assert "leave out pp" in problem.value.hint
+
+
 def test_a_transformers_model_in_stages(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     whole = costir.analyze(tmp_path, sizes={"B": 4, "T": 32})

@@ -184,10 +184,14 @@ def traffic_of(o: Any) -> str:
     """
     if o.traffic == "all" and o.verb == "analyze":
         return "eager"
+    if o.traffic == "all":
+        raise CostirError(
+            f"--traffic all puts the kinds side by side, which costir {o.verb} does not",
+            f"choose one: --traffic {', '.join(TRAFFIC)}; costir analyze --traffic all compares them",
+        )
     if o.traffic not in TRAFFIC:
         known = (*TRAFFIC, *(("all",) if o.verb == "analyze" else ()))
-        raise CostirError(f"no traffic {o.traffic[:40]!r}" + (f" for costir {o.verb}" if o.traffic == "all" else ""),
-                          nearest(o.traffic, known) or f"one of {', '.join(known)}")  # fmt: skip
+        raise CostirError(f"no traffic {o.traffic[:40]!r}", nearest(o.traffic, known) or f"one of {', '.join(known)}")
     return str(o.traffic)
 
 

@@ -197,11 +197,12 @@ def _kernel(node, graph, name):
     own = {b for n in node.get_nodes() for b in n.get_buffer_names()}
     library = isinstance(node, scheduler.ExternKernelSchedulerNode)
     empty = isinstance(node, scheduler.NopKernelSchedulerNode) or (library and isinstance(node.node, ir.MultiOutput))
+    changed = {m for n in node.get_nodes() for o in n.get_outputs() for m in o.get_mutations()}
     reads, writes = {}, {}
     if not empty:
         for d in node.read_writes.reads:
             # What is added to by atomics is written, as many elements as are added; what is there is no operand.
-            added = isinstance(d, StarDep) and not library
+            added = isinstance(d, StarDep) and not library and d.name in changed
             if not isinstance(d, WeakDep) and d.name not in own and not added:
                 reads.setdefault(d.name, []).append(d)
         for d in node.read_writes.writes:

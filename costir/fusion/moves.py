@@ -128,19 +128,40 @@ def _embedding_backward(low: Lower, args: Args, event: Event) -> bool:
 def _scatter(low: Lower, out: RawTensor, reads: Sequence[RawTensor], mark: int) -> None:
     """Zeros, then one atomic addition for each element of the first operand."""
     low.pointwise([out], [])
-    shape = reads[0].shape
     order = loop_order(reads[0])
-    piece = low.program.add("pointwise", tuple(shape[i] for i in order), 0, [low.access(t, shape, order) for t in reads])
-    before = low.program.value(out)
+    _write_some(low, out, reads[0], [low.access(t, reads[0].shape, order) for t in reads], mark)
+
+
+def _write_some(low: Lower, out: RawTensor, source: RawTensor, reads: Sequence[Access], mark: int) -> None:
+    """Each element of a source to a place of the memory behind `out` that an index names; the rest stays."""
+    piece = low.program.add("pointwise", tuple(source.shape[i] for i in loop_order(source)), 0, list(reads))
+    before = low.program.before(out)
     value = low.program.write(len(low.program.pieces) - 1, out)
     low.program.values[value].whole, low.program.values[value].before = True, before
-    low.program.values[before].whole = True
-    piece.after.append(before)
-    piece.writes.append(Access(value, irregular=max(prod(shape), 1), mark=mark))
+    if before is not None:
+        low.program.values[before].whole = True
+        piece.after.append(before)
+    piece.writes.append(Access(value, irregular=max(prod(source.shape), 1), mark=mark))
+
+
+def _put(low: Lower, args: Args, event: Event) -> bool:
+    """What stands along one dimension where an index says is written in place."""
+    out: RawTensor = args["self"]
+    source = args.get("values", args.get("source"))
+    places = args["indices"] if "indices" in args else (*(None,) * (args["dim"] % max(len(out.shape), 1)), args["index"])
+    named = [(k, t) for k, t in enumerate(places) if isinstance(t, RawTensor)]
+    if not isinstance(source, RawTensor) or len(named) != 1 or out.memory < 0 or source.memory == out.memory:
+        return False
+    k, index = named[0]
+    if index.dtype == "bool" or prod(source.shape) != prod(index.shape) * prod(d for i, d in enumerate(out.shape) if i != k):
+        return False  # how many are written is not known, or the source is broadcast
+    _write_some(low, out, source, [low.access(source, source.shape, loop_order(source)), low.whole(index)], index.memory)
+    return True
 
 
 MOVES: dict[str, Lowering] = {
     "cat": _cat, "constant_pad_nd": _pad, "slice_backward": _placed, "select_backward": _placed,
     "max_pool2d_with_indices": _max_pool, "max_pool2d_with_indices_backward": _max_pool_backward,
-    "embedding_dense_backward": _embedding_backward, **dict.fromkeys(GATHERS, _gather), **dict.fromkeys(WINDOWS, _window),
+    "embedding_dense_backward": _embedding_backward, "index_put_": _put, "index_copy_": _put,
+    **dict.fromkeys(GATHERS, _gather), **dict.fromkeys(WINDOWS, _window),
 }  # fmt: skip

@@ -88,9 +88,10 @@ def build(
         served=served_of(analysis, chips, values.quantity),
         ways=build_mesh.ways((analysis, *analysis.alternatives), chips, wiring, overlap),
         sent=build_mesh.sent(communication(analysis.costed), roofs, values.quantity),
+        repeated=_repeated(analysis, values),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
         memory=memory_of(analysis, chips, unknown, curve) if memory else None,
-        waiting=build_mesh.waits(analysis.graph),
+        waiting=build_mesh.waits(analysis.costed.graph),
     )
 
 
@@ -132,6 +133,16 @@ class _Values:
 
 
 UNKNOWN = Quantity(None, None)
+
+
+def _repeated(analysis: Analysis, values: _Values) -> Quantity | None:
+    """The FLOPs that devices repeat, where a model was traced on a mesh."""
+    if analysis.origin is None or not analysis.costed.graph.mesh:
+        return None
+    from costir.repeated import repeated  # not above: it runs models, and notation needs no torch
+
+    found = repeated(analysis)
+    return None if found is None else values.quantity(found)
 
 
 def _merge(nodes: Sequence[ir.Node]) -> Merged:

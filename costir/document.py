@@ -327,6 +327,9 @@ def _facts(r: Report) -> Iterable[Fact]:
         formula = total_formula(q)
         long = name == "intensity" and formula is not None and len(show(formula)) > LONGEST
         yield Fact(words, text, None if long else formula)
+        if name == "flops" and r.repeated is not None and r.repeated.number:
+            yield Fact("repeated", number(r.repeated.number), total_formula(r.repeated))
+            yield Fact("", "FLOPs of all devices beyond those of the whole model")
     if r.memory is not None:
         yield from memory_view.facts(r.memory)
     for chip in r.chips:

@@ -35,6 +35,7 @@ def as_dict(r: Report) -> dict[str, Any]:
     if r.mesh:
         out |= {"mesh": dict(r.mesh), "overlap": r.overlap}
         out |= {"ways": [_way(w, r) for w in r.ways]} if r.ways else {}
+        out |= {"repeated": quantity(r.repeated)} if r.repeated is not None else {}
         out |= {"communication": [_sent(s, r) for s in r.sent]} if r.sent else {}
         out |= {"algorithms": [_algorithm(a) for a in r.algorithms]} if r.algorithms else {}
     if r.chips:

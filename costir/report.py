@@ -294,6 +294,7 @@ class Report:
         served: of a step of serving, what its cache takes and what bounds it; else None.
         ways: on a mesh, the ways to compute this, the one of the report first; empty where there is one.
         sent: what the devices send each other.
+        repeated: FLOPs that all devices do beyond those of the whole model; None where that is not known.
         algorithms: what collectives take by each algorithm that the links allow.
         memory: what the run holds; None where it was not asked for.
         waiting: of a pipeline, how many times longer a step takes than its slowest stage works, and the idle share; else None.
@@ -319,6 +320,7 @@ class Report:
     overlap: str = "op"
     ways: tuple[Way, ...] = ()
     sent: tuple[Sent, ...] = ()
+    repeated: Quantity | None = None
     algorithms: tuple[ByAlgorithm, ...] = ()
     memory: Memory | None = None
     waiting: tuple[float, float] | None = None

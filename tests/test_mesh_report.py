@@ -101,3 +101,27 @@ def test_a_formula_is_checked_on_a_mesh(capsys: Any) -> None:
     assert "time is not checked where devices send each other something" in capsys.readouterr().err
     assert main(["mfu", MLP, *mesh, "--time", "50us", "--chip", "h100"]) == 0
     assert "a step on 4 chips" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("way", ["dp=X", "fsdp=X", "tp=X"])
+def test_flops_of_all_devices_are_those_of_the_whole_model_and_what_is_repeated(way: str) -> None:
+    """The whole model is analysed by itself; what an MLP repeats by dp and tp is counted by hand."""
+    from sympy import expand
+
+    from costir import analyze
+    from costir.repeated import repeated
+
+    whole = analyze(MLP, phase="train")
+    divided = analyze(MLP, phase="train", mesh={"X": 4}, parallel=way)
+    b, d, f, x = (divided.symbols[n] for n in "BDFX")
+    more = repeated(divided)
+    assert more is not None
+    assert expand(x * divided.flops - whole.flops - more) == 0
+    adds = 2 * d * f * (x - 1)  # of gradients, on their way
+    by_hand = {
+        "dp=X": adds + 2 * d * f * x + 4 * d * f * (x - 1),  # each device averages, and takes the optimizer's step
+        "fsdp=X": adds,
+        "tp=X": b * d * (x - 1) + 5 * b * d * (x - 1),  # partial results are added up; loss and its gradient are everywhere
+    }
+    assert expand(more - by_hand[way]) == 0
+    assert repeated(whole) is None

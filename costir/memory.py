@@ -1,7 +1,7 @@
 """What a run holds in memory: the peak as an expression, its parts, the curve over the run, the largest size that fits a chip.
 
 Bytes are those of tensors, as torch allocates them on a CPU in eager execution: no fragmentation, no rounding of an allocator,
-no workspace inside an operator, no context of a device.
+no scratch memory of threads, no context of a device.
 """
 
 from __future__ import annotations

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import torch
+
 from costir.lifting.align import fold_path
 from costir.lifting.origins import operands
+from costir.lifting.workspaces import workspace
 from costir.trace import Trace
 from costir.tracing.lifetimes import IN_A_BUCKET
 from costir.tracing.recorder import RawTensor, raw_tensors
 
-PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "buckets")
+PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "buckets", "workspaces")
 _STATIC = {"weight": "parameters", "buffer": "parameters", "state": "optimizer state", "input": "inputs"}
 
 
@@ -81,7 +85,15 @@ def held(t: Trace, kinds: Sequence[Hashable]) -> list[Held]:
             found.append(Held(part, label, nbytes, b.first, last - (m in joined), *_filled(born, m, nbytes)))
             if part == "gradients" and lives.names[m] == IN_A_BUCKET:
                 found.append(found[-1]._replace(part="buckets", label=("buckets", label), first=0, end=n))
-    return [h for h in found if h.nbytes and h.end > h.first]
+    return [h for h in (*found, *_inside(t, kinds)) if h.nbytes and h.end > h.first]
+
+
+def _inside(t: Trace, kinds: Sequence[Hashable]) -> Iterator[Held]:
+    """What operators hold only while they run; see `costir.lifting.workspaces`."""
+    for i, e in enumerate(t.events):
+        for k, c in enumerate(workspace(e)):
+            nbytes = math.prod(c.shape) * getattr(torch, c.dtype).itemsize
+            yield Held("workspaces", ("workspaces", kinds[i], k), nbytes, i, i + 1, c.shape, c.dtype)
 
 
 def _gathered(t: Trace) -> set[int]:

@@ -100,8 +100,8 @@ def _facts(p: DevicePlan, shown: int, large: int, subject: str) -> Iterable[Fact
         yield Fact("too large", f"{rest} {'more ' * bool(large)}split{'s' * (rest > 1)}, at the least {_least(p)}")
     for x in p.left_out:
         yield Fact("left out", _left_text(x))
-    if p.splits and subject and p.splits[0].axes:
-        yield Fact("to see the first", _command(p, subject))
+    if p.splits and subject and p.splits[0].axes and not p.splits[0].links:
+        yield Fact("to see the first", f"{_command(p, subject)}, and what else was given here")
     yield Fact("MFU", "3 x the matmuls of the model's forward pass, all scores counted" if p.phase != "forward" else
                "the matmuls of the model's forward pass, all scores counted")  # fmt: skip
     yield Fact("memory", "tensors at the peak of a step, as torch allocates them: no allocator, no workspaces")

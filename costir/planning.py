@@ -211,7 +211,7 @@ def _planned(job: _Job, devices: int, batch: int, tokens: int | None, names: tup
     searches = [Search(p, job.chip, job.wiring, job.overlap) for p in (one, *programs)]
     outcomes = [s.run(every(s.program, devices), point) for s in searches]
     rows = sorted((split for o in outcomes for split in asked.splits(o)), key=lambda s: s.seconds)
-    left += [x for o in outcomes for x in _left_out(o, point, devices)]
+    left += [x for o in outcomes for x in _left_out(o, point, devices, job.chip.label)]
     if not rows:
         why = f"no split of {devices} devices divides {model.name} evenly"
         raise CostirError(why, "; ".join(f"{x.strategies}: {x.reason}" for x in left[:4]))
@@ -335,8 +335,8 @@ def _links(where: Placement, parts: Sequence[int]) -> dict[str, str]:
     return {**spread, **dict(where.links)}
 
 
-def _left_out(o: Outcome, point: Mapping[str, int], devices: int) -> list[LeftOut]:
-    """The splits that cannot be, by the condition that they break."""
+def _left_out(o: Outcome, point: Mapping[str, int], devices: int, label: str) -> list[LeftOut]:
+    """The splits that cannot be, by the condition that they break; `label` is the chip's."""
     if not o.program.axes or devices == 1:
         return []
     if not len(o.lengths):
@@ -345,7 +345,7 @@ def _left_out(o: Outcome, point: Mapping[str, int], devices: int) -> list[LeftOu
     broken = [c for c in o.broken if c is not None]
     out = []
     for c in dict.fromkeys(broken):
-        even = "uneven shards" if uneven(c) else "outside the formulas"
+        even = "uneven shards" if uneven(c) else "links" if label in c.source else "outside the formulas"
         where = f" ({c.source})" if c.source else ""
         out.append(LeftOut(o.program.words, broken.count(c), f"{even}: not {words_of(c, point)}{where}"))
     return out

@@ -72,6 +72,12 @@ def test_the_smallest_mesh(mlp):
     assert all((s.memory.total <= MEMORY) == s.fits for s in (*mlp.splits, *mlp.too_large))
 
 
+def test_one_device():
+    found = costir.plan(MLP, CHIP, devices=1, batch=64)
+    assert (str(found.best), found.best.axes, found.smallest.devices) == ("one device", {}, 1)
+    assert found.best.seconds == pytest.approx(costir.analyze(MLP, phase="train", sizes={"B": 64}).on(CHIP).at().lower)
+
+
 def test_utilisation_and_days(mlp):
     """3 x the forward pass of two matmuls; a step takes so many tokens."""
     flops, best = 3 * 2 * 2 * BATCH * 1024 * 4096, mlp.best

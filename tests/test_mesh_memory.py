@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +65,20 @@ def real_gpt(way: str, mesh: Sizes, s: Sizes) -> Sizes:
     make = lambda: file.GPT(*(s[n] for n in "DNLV"))
     ids = {"names": ["ids", "targets"], "dtype": torch.long}
     return real(make, tp, way, mesh, s["B"], s["T"], loss=lambda out: out, optimizer=adamw, **ids)
+
+
+def real_llama(way: str, mesh: Sizes, s: Sizes) -> Sizes:
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    def wrap(model: Any, axes: dict[str, Any]) -> Any:
+        apply_tensor_parallelism(model, axes["Y"], model._resolve_parallel_plans(DistributedConfig(tp_size=mesh["Y"]))[0])
+        return engine.parallel(model, axes, {}, list(model.model.layers), "fsdp=X")
+
+    make = lambda: LlamaForCausalLM(LlamaConfig(**engine.LLAMA)).train()
+    ids = {"names": ["input_ids", "labels"], "dtype": torch.long, "options": {"use_cache": False}}
+    return real(make, {}, way, mesh, s["B"], s["T"], loss=lambda out: out.loss, optimizer=adamw, wrap=wrap, **ids)
 
 
 def followed(family: Family, way: str, mesh: Sizes, sizes: Sizes) -> tuple[memory.Moment, ...]:
@@ -146,3 +162,13 @@ def test_what_fits_is_solved_for_sizes_of_the_model() -> None:
     assert found.memory.at(B=fit.value).total <= fit.capacity < found.memory.at(B=fit.value + 4).total
     with pytest.raises(CostirError, match="X is an axis of the mesh: with more devices, each holds less"):
         found.memory.largest("X", "h100")
+
+
+def test_a_transformers_model_holds_what_torchs_allocator_gives_it(tmp_path: Path) -> None:
+    """There ids and labels are one tensor, here they are two."""
+    (tmp_path / "config.json").write_text(json.dumps(engine.LLAMA))
+    mesh, sizes = {"X": 4, "Y": 2}, {"B": 8, "T": 32}
+    found = followed(load_subject(str(tmp_path), phase="train"), "fsdp=X,tp=Y", mesh, sizes)
+    want = real_llama("fsdp=X,tp=Y", mesh, sizes)
+    twice = found[-1].parts["inputs"] - want["inputs"]
+    agree(found, {**want, "peak": want["peak"] + twice})

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import costir
 from costir.errors import CostirError
+from costir.symbolic import size
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Log = dict[tuple[str, str, str], list[int]]  # phase, kind, axis -> number, payload in bytes
@@ -438,3 +439,27 @@ def test_a_factor_before_a_remainder_is_not_printed() -> None:
 
     asked = sp.Eq(32 * sp.Mod(1024, size("X"), evaluate=False), 0, evaluate=False)
     assert condition_text(asked) == "1024 % X == 0"
+
+
+def test_gradients_are_averaged_on_their_way_into_buckets(tmp_path: Path) -> None:
+    """Two passes over each gradient, as torch's own reducer makes them in a real process group: into the bucket, and back."""
+    from costir.load.user_file import import_file
+
+    file = import_file(EXAMPLES / "mlp.py")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        ddp = torch.nn.parallel.DistributedDataParallel(file.MLP(32, 64))
+        with torch.profiler.profile(record_shapes=True) as profile:
+            file.loss(ddp(torch.zeros(4, 32))).backward()
+    finally:
+        dist.destroy_process_group()
+    sides = ([[64, 32]], [[32, 64]], [[2048]])
+    names = [e.name for e in profile.events() if [s for s in e.input_shapes if s][:1] in sides and e.name in PASSES]
+    analysis = costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 4}, parallel="dp=X", phase="backward")
+    square = lambda n: size("D") * size("F") in (n.call.outputs[0].numel, *(t.numel for t in n.call.inputs[:1]))
+    nodes = [n for n in analysis.costed.nodes if n.call.phase == "backward" and n.call.name in ("div", "div_", "copy_")]
+    passes = [n.call.name for n in nodes if square(n) for _ in range(int(n.call.count))]
+    assert sorted(PASSES[n] for n in names) == sorted(passes) == ["copy_", "copy_", "div", "div"]
+
+
+PASSES = {"aten::mul": "div", "aten::div": "div", "aten::div_": "div_", "aten::copy_": "copy_"}

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from costir.errors import TraceError
 from costir.parallel.own_plan import Styles
@@ -68,25 +71,47 @@ def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any)
     nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, list(parts))
     names = {id(p): n.rpartition(".")[0] for n, p in trained.items()}
 
-    def average(p: torch.Tensor, gradient: torch.Tensor) -> None:
+    def reduce(p: torch.Tensor, gradient: torch.Tensor) -> None:
         with world.home_of(names[id(p)]):
-            gradient.div_(dist.get_world_size(group))
             dist.all_reduce(gradient, group=group)
 
-    def average_part(p: Any) -> None:
+    def average(p: Any) -> None:
         p.grad = p.grad.redistribute(placements=p.placements)  # of a table, torch makes a gradient that is not divided
-        average(p, own_part(p.grad))
+        part = own_part(p.grad)
+        with world.home_of(names[id(p)]):
+            part.div_(dist.get_world_size(group))
+        reduce(p, part)
 
     for p in parts.values():
-        p.register_post_accumulate_grad_hook(average_part)
+        p.register_post_accumulate_grad_hook(average)
         world.joined.add(id(p))  # torch's own way to do this has them in buckets, too
     if len(trained) > len(parts):
-        _reduced(module, group, world, average)
+        _reduced(module, group, world, reduce)
 
 
-def _reduced(module: nn.Module, group: Any, world: World, average: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
-    """DistributedDataParallel with its buckets taken apart."""
-    ddp = nn.parallel.DistributedDataParallel(module, process_group=group, init_sync=False)
+class _Made(TorchDispatchMode):  # type: ignore[misc]
+    """The memory of all tensors that are made meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memories: list[StorageWeakRef] = []  # as long as they are kept, no other memory gets their address
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.memories += [StorageWeakRef(t.untyped_storage()) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        return out
+
+
+def _reduced(module: nn.Module, group: Any, world: World, reduce: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """DistributedDataParallel with its buckets taken apart: each gradient is averaged on its way there, and sent alone."""
+
+    def with_buckets(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with _Made() as made:
+            result = make(*args, **kwargs)
+        world.averaged.update({m.cdata: (m, dist.get_world_size(group)) for m in made.memories if not m.expired()})
+        return result
+
+    ddp = with_buckets(nn.parallel.DistributedDataParallel, module, process_group=group, init_sync=False)
 
     def hook(state: Any, bucket: Any) -> Any:
         with world.unseen():
@@ -94,7 +119,7 @@ def _reduced(module: nn.Module, group: Any, world: World, average: Callable[[tor
             world.buckets.add(bucket.buffer().untyped_storage()._cdata)
             world.joined.update(id(p) for p, _ in reduced)
         for p, gradient in reduced:
-            average(p, gradient)
+            reduce(p, gradient)
         done: Any = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -104,7 +129,8 @@ def _reduced(module: nn.Module, group: Any, world: World, average: Callable[[tor
         "return": torch.futures.Future[torch.Tensor],
     }  # types, not their names
     ddp.register_comm_hook(None, hook)
-    module.register_forward_pre_hook(lambda m, args, kwargs: ddp._pre_forward(*args, **kwargs), with_kwargs=True)
+    before = ddp._pre_forward  # it may make its buckets anew
+    module.register_forward_pre_hook(lambda m, args, kwargs: with_buckets(before, *args, **kwargs), with_kwargs=True)
     module.register_forward_hook(lambda m, args, out: ddp._post_forward(out))
 
 

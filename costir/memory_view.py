@@ -42,8 +42,8 @@ def memory_of(analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bo
 
 
 def _has_workspace(analysis: Analysis) -> bool:
-    """Whether an operator keeps memory for its backward pass that a fake run does not show."""
-    return any(n.op.startswith("aten.mkldnn_rnn_layer_backward") for n in analysis.nodes)
+    """Whether an operator takes memory that a fake run does not show: a forward pass alone takes scratch for all its gates."""
+    return any(n.op.startswith("aten.mkldnn_rnn_layer") for n in analysis.nodes)
 
 
 def solved_size(unknown: str, sizes: Mapping[str, int]) -> str:

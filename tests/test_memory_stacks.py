@@ -1,6 +1,7 @@
 """Peak memory where one line of torch runs many operators: layers of attention, recurrent layers in both directions."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,12 +11,14 @@ from torch import nn
 import costir
 from costir import memory, memory_trials, trace
 from costir.errors import CostirError
+from costir.lifting import moments as moments_of
 from costir.lifting import peaks
 from costir.lifting.fit import Fitter
 from costir.lifting.held_bytes import Evidence
 from costir.lifting.origins import kinds
 from costir.lifting.steps import derived
 from costir.load.family import Family
+from costir.symbolic import size
 
 
 class Encoder(nn.Module):
@@ -122,3 +125,26 @@ def test_formulas_that_a_further_run_does_not_bear_out_are_refused(analysed):
     less = [dataclasses.replace(p, total=p.total - 4) for p in found]
     with pytest.raises(CostirError, match=r"a run at T = \d+ holds \d+ bytes"):
         memory_trials.confirm_larger(analysed, evidence, less)
+
+
+@pytest.mark.parametrize(
+    "often", [lambda n, x: n * (x - 1), lambda n, x: 3 * n * (x - 1) + 2, lambda n, x: n, lambda n, x: n * x - 3]
+)
+def test_from_how_many_layers_on_an_operator_runs_twice(often, monkeypatch):
+    """How often may depend on other sizes: a ring of X devices has X - 1 turns in each layer."""
+    evidence = Evidence(
+        tuple(SimpleNamespace(sizes={"L": n, "X": x}) for n, x in ((5, 3), (6, 7), (7, 2))), None, ("L",), 1, None
+    )
+    monkeypatch.setattr(moments_of, "count", lambda *_: often(size("L"), size("X")))
+    for place in (1, -2):
+        found = moments_of._least(evidence, (), place)[size("L")]
+        runs = {n: min(often(n, x) for x in range(2, 50)) for n in range(1, 20)}
+        assert found == min(n for n, k in runs.items() if k >= 2)
+
+
+@pytest.mark.parametrize("often", [lambda n, x: n**2 + x, lambda n, x: n * (2 - x)])
+def test_operators_that_run_unevenly_often_have_no_formula(often, monkeypatch):
+    evidence = Evidence(tuple(SimpleNamespace(sizes={"L": n, "X": x}) for n, x in ((5, 3), (6, 7))), None, ("L",), 1, None)
+    monkeypatch.setattr(moments_of, "count", lambda *_: often(size("L"), size("X")))
+    with pytest.raises(CostirError, match="does not grow evenly with L"):
+        moments_of._least(evidence, (), 1)

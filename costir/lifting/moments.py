@@ -10,15 +10,16 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import sympy as sp
 
+from costir.errors import LiftError
 from costir.lifting.counts import count
 from costir.lifting.held_bytes import Evidence, Vector
 from costir.lifting.live import Held
-from costir.symbolic import Expr, Integer, size
+from costir.symbolic import Expr, Integer, expand, size
 
 _ENDS = 1  # repeats from each end that are looked at, and as many more as layers need to repeat
 _FEW = 16  # events of a kind, or loops that run it, that are all looked at
@@ -84,14 +85,34 @@ def _matched(evidence: Evidence, keys: Sequence[Keys]) -> dict[Vector, dict[Expr
 
 
 def _least(evidence: Evidence, repeats: Vector, place: int) -> dict[Expr, int]:
-    """The number of layers from which on an event occurs so often that one has this place, from the first or the last."""
+    """The number of layers from which on an event occurs so often that one has this place, from the first or the last.
+
+    Where that depends on other sizes, as on the devices of a ring, it holds from the smallest of them in the traces on.
+
+    Raises:
+        LiftError: where there is no such number.
+    """
     nth = place + 1 if place >= 0 else -place
     found = count(evidence, repeats)
     depth = next((size(n) for n in evidence.depths if found is not None and size(n) in found.free_symbols), None)
     if found is None or depth is None or nth == 1:
         return {}
-    slope = found.coeff(depth, 1)
-    return {depth: max(1, int(sp.ceiling((nth - found.xreplace({depth: Integer(0)})) / slope)))}
+    others = found.free_symbols - {depth}
+    least = 1
+    for values in _corners(evidence, others):
+        often = expand(found.xreplace(values))
+        slope, start = often.coeff(depth, 1), often.coeff(depth, 0)
+        if not slope.is_positive or expand(often - slope * depth - start) != 0:
+            raise LiftError(f"memory does not grow evenly with {depth}: an operator runs {found} times")
+        least = max(least, int(sp.ceiling((nth - start) / slope)))
+    return {depth: least}
+
+
+def _corners(evidence: Evidence, symbols: Iterable[Any]) -> Iterable[dict[Any, Expr]]:
+    """Values of some sizes: those of each trace, and the smallest of each."""
+    points = [{s: int(t.sizes[str(s)]) for s in symbols} for t in evidence.traces]
+    points.append({s: min(p[s] for p in points) for s in symbols})
+    return [{s: Integer(v) for s, v in p.items()} for p in points]
 
 
 def _looked_at(ends: int, repeats: Vector) -> int:

@@ -178,6 +178,8 @@ class Analysis:
 
         if not self.graph.cache:
             return None
+        if self.conventions.traffic != "eager":  # read off the operators, whose operands kernels do not show one by one
+            return self.under("eager").cache
         others = tuple(s for o in self.others if (s := o.cache) is not None)
         return Serving(self.costed, self.phase, others, self._by_regime)
 

@@ -22,7 +22,8 @@ def cache_counted(r: Report) -> Iterable[Fact]:
     q = r.served.quantities
     moved, least = (_number(q["cache_moved"]), _number(q["cache_read"]) + _number(q["cache_written"]))
     times = f", {moved / least:.3g} x the {si(least, 'B')} of --cache serving" if least and moved / least > 1.005 else ""
-    yield Fact("cache", f"counted as the program runs: it moves {si(moved, 'B')} a step{times}")
+    said = "counted as the program runs: it moves" if r.conventions.traffic == "eager" else "one by one, the operators move"
+    yield Fact("cache", f"{said} {si(moved, 'B')} a step{times}")
 
 
 def _number(q: Quantity) -> float:

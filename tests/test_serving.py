@@ -135,6 +135,14 @@ def test_serving_counts_the_cache_once_and_never_more_than_the_program(llama):
     assert sp.expand(llama.bytes - served.bytes - copied) == 0
 
 
+def test_the_ideal_reads_weights_and_cache_once_and_writes_results_and_what_is_new(llama):
+    """The new row is written and not read: as many bytes as the whole cache after the step."""
+    ideal, step = llama.under("ideal"), llama.cache.step
+    logits, beside = 2 * B * V, 8 * B + 2 * D / N  # beside: the tokens, and the frequencies of the positions
+    assert sp.expand(ideal.bytes - step - logits - beside) == 0
+    assert all(getattr(ideal.cache, q) == getattr(llama.cache, q) for q in ("step", "cache_moved", "weights", "cache_written"))
+
+
 def test_types_of_storage_change_bytes_and_nothing_else(llama):
     a = counted(llama, weights="int4", kv="fp8")
     assert (a.flops, a.params) == (llama.flops, llama.params)

@@ -289,8 +289,17 @@ def lower(trace: Trace, alone: frozenset[int] = frozenset()) -> Program:
             lowering.event(event, step)
         elif event.op.startswith("aten._local_scalar_dense"):
             lowering.opaque(event, tuple(raw_tensors(event.args[0][1])), ())
-    outlive = {t.memory for e in trace.events for t in _operands(e) if t.role in _OUTLIVE} | {t.memory for t in trace.outputs}
+    outlive = _outliving(trace, program)
     for memory, number in program.current.items():
         value = program.values[number]
         value.kept = value.maker is not None and memory in outlive
     return program
+
+
+def _outliving(trace: Trace, program: Program) -> set[int]:
+    """The memories that somebody has or gets: what was there before, what the caller is given, the cache after the step."""
+    found = {t.memory for t in trace.outputs} | {w.tensor.memory for w in trace.cache}
+    for t in (t for e in trace.events for t in _operands(e)):
+        if t.role in _OUTLIVE or (t.role == "cache" and not program.is_new(t)):
+            found.add(t.memory)
+    return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 from costir.fusion.composite import lower
 from costir.fusion.inline import inline, live
 from costir.fusion.kernels import Kernel, parts
 from costir.fusion.pieces import Piece, Program
 from costir.fusion.space import Access
+from costir.served import CACHED, MOVES
 from costir.trace import Trace
 from costir.tracing.recorder import RawTensor
 
@@ -18,8 +20,8 @@ _REREAD = 1.5  # as in `rules`: what a compiler asks for less of by inlining, no
 
 def ideal(trace: Trace) -> tuple[Kernel, ...]:
     """One kernel per call that does something, with the memory that must be moved: a value from outside counts where it is
-    read first, one that outlives the run where it is written last. Of what is computed only where it is picked, no more is read
-    than is picked."""
+    read first, one that outlives the run where it is written last, of a cache what is new. Of what is computed only where it
+    is picked, no more is read than is picked."""
     program = lower(trace)
     reads: dict[int, list[RawTensor]] = {}
     writes: dict[int, list[RawTensor]] = {}
@@ -87,6 +89,54 @@ def _left(program: Program) -> Touched:
     for p in program.pieces:
         for w in p.writes:
             if program.values[w.value].kept:
-                found = [x._replace(value=w.value) for v in _changes(program, w.value) for x in _writes(program, v)]
-                out[w.value] = p.event, found
+                cache = program.values[w.value].tensor.role == "cache"
+                found = _kept_new(program, w.value) if cache else _over(program, w.value)
+                out[w.value] = p.event, [x._replace(value=w.value) for x in found]
     return out
+
+
+def _over(program: Program, value: int) -> list[Access]:
+    """All that is written of a value, in part after part."""
+    return [w for v in _changes(program, value) for w in _writes(program, v)]
+
+
+def _kept_new(program: Program, value: int) -> list[Access]:
+    """What is new in a cache, at most as much as the step leaves in it: of a long prompt the last window."""
+    found, memory = _added(program, value), program.values[value].memory
+    most = sum(prod(w.tensor.shape) for w in program.trace.cache if w.tensor.memory == memory)
+    small = 0 < most < sum(a.elements for a in found)
+    return [Access(value, irregular=most, mark=-2 - value)] if small else found
+
+
+def _added(program: Program, value: int) -> list[Access]:
+    """What is new in a cache: all that is written into it but for what only moves there from where it was before the step."""
+    out: list[Access] = []
+    for v in _changes(program, value):
+        maker, written = program.values[v].maker, _writes(program, v)
+        if maker is None:
+            continue
+        p = program.pieces[maker]
+        moved = [r for r in p.reads if _same_kind(program, r.value, v)]
+        if program.trace.events[p.event].op.split(".")[1] in MOVES and any(_cached(program, r) for r in moved):
+            new = sum(_new_in(program, r) for r in moved)
+            most = sum(w.elements for w in written)
+            out += [Access(v, irregular=min(new, most), mark=-2 - v)] if new else []
+        else:
+            out += written
+    return out
+
+
+def _new_in(program: Program, read: Access) -> int:
+    """How many of the elements that are moved are new."""
+    n = read.irregular or prod(read.box)
+    return min(n, sum(a.elements for a in _added(program, read.value))) if _cached(program, read) else n
+
+
+def _cached(program: Program, read: Access) -> bool:
+    return program.values[read.value].tensor.role in CACHED
+
+
+def _same_kind(program: Program, one: int, other: int) -> bool:
+    """Whether elements of one may be those of the other, which indices are not."""
+    a, b = (program.values[v].tensor.dtype for v in (one, other))
+    return a == b or a.startswith(("float", "bfloat", "complex"))

@@ -155,6 +155,10 @@ class Program:
         """What is in a tensor's memory before a call writes to it; None where nobody put anything there."""
         return self.value(t) if t.memory >= 0 and t.memory not in self._born else self.current.get(t.memory)
 
+    def is_new(self, t: RawTensor) -> bool:
+        """Whether a call of the trace makes the memory of a tensor."""
+        return t.memory in self._born
+
     def temp(self, shape: Sequence[int], dtype: str = "float32") -> RawTensor:
         """A tensor that lives only inside of the call."""
         self._temps = getattr(self, "_temps", -1) - 1

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from costir.analysis import Analysis
     from costir.chip import Chip
 
-PHASES = ("forward", "backward", "train")
+PHASES = ("forward", "backward", "train", "prefill", "decode")
 _MOST = 10**12  # the largest value of a size
 
 
@@ -195,6 +195,7 @@ def memory(analysis: Analysis) -> Memory:
                           "give a Python file, a config or a module")  # fmt: skip
     if analysis.phase not in PHASES:
         raise CostirError(f"the memory of a step of {analysis.phase} is not followed", "see what its cache takes")
+    _refuse_storage(analysis)
     fixed = {size(n): Integer(v) for n, v in origin.fixed.items()}
     evidence = long_enough(analysis, origin.evidence)
     everywhere, even = peaks(evidence)
@@ -205,6 +206,14 @@ def memory(analysis: Analysis) -> Memory:
     kept = _sorted([p for p in found if p is not None], analysis.sizes)
     least = {n: v for n, v in least_layers(analysis, evidence, everywhere).items() if v > 1 and n in analysis.sizes}
     return Memory(analysis, tuple(kept), least, shortcut(evidence, everywhere))
+
+
+def _refuse_storage(analysis: Analysis) -> None:
+    """Refuse weights and caches that are stored in other types than those that the run computes in."""
+    asked = {"weights": analysis.conventions.weights, "kv": analysis.conventions.kv}
+    stored = ",".join(f"{of}={name}" for of, name in asked.items() if name)
+    if stored:
+        raise CostirError(f"memory is followed in the types that a run computes in, not with {stored}", "leave that out")
 
 
 def _text(least: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLORS = {
     "parameters": "#1f5fa8", "optimizer state": "#6d4fa3", "inputs": "#8c8c8c", "gradients": "#c2521c",
-    "activations": "#2a7f3f", "temporaries": "#d9b23c", "buckets": "#a88f5a", "workspaces": "#c9c9c9",
+    "activations": "#2a7f3f", "temporaries": "#d9b23c", "cache": "#7a5aa8", "buckets": "#a88f5a", "workspaces": "#c9c9c9",
 }  # fmt: skip
 DPI = 150
 

@@ -35,7 +35,8 @@ def memory_of(analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bo
             raise
         return Memory(Quantity(None, None), problem=error.message)
     lacks = "without the workspace of its recurrent layers, which is not known" if _has_workspace(analysis) else ""
-    note = "; ".join(t for t in (lacks, found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t)
+    copied = "as the program runs, which copies its cache" if analysis.conventions.cache == "serving" else ""
+    note = "; ".join(t for t in (lacks, copied, found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t)
     parts = {name: value(e) for name, e in found.parts.items()}
     others = tuple((p.where, value(p.total)) for p in found.peaks[1:])
     return Memory(value(found.formula), found.peaks[0].where, parts, others, fits, drawn, note)

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -9,6 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from costir.trace import OPTIMIZERS
 from costir.tracing.recompute import recomputing
+
+_MARK = 7_654_321  # bytes that are allocated and freed just before a step
 
 
 def real_peak(family, sizes, phase="train", recompute="none", micro_batches=1):
@@ -46,6 +49,24 @@ def real_peak(family, sizes, phase="train", recompute="none", micro_batches=1):
         live += e.nbytes()
         peak = max(peak, live)
     return sum(held.values()) + peak
+
+
+def real_serving_peak(family, sizes):
+    """The peak of one step of serving at these sizes, in bytes, what its cache holds before it included."""
+    module, args, kwargs = family.build(**sizes)
+    module.eval()
+    given = (*module.parameters(), *module.buffers(), *tree_leaves((args, kwargs)))
+    held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in given if isinstance(t, torch.Tensor)}
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        if family.cache.fill is not None:  # within, as frees of what was there before it are not seen
+            family.cache.fill(module, kwargs, sizes)
+        gc.collect()
+        torch.empty(_MARK, dtype=torch.uint8)
+        out = module(*args, **kwargs)
+    del out
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    changes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    return sum(held.values()) + max(list(itertools.accumulate(changes))[changes.index(-_MARK) :])
 
 
 def _loss(family, out):

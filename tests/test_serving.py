@@ -117,6 +117,20 @@ def test_llama_3_8b(llama):
     assert sp.expand(llama.matmul_flops - (llama.cache.on(load_chip("h100")).serving.products + 4 * B * S * D * L)) == 0
 
 
+def test_llama_3_8b_on_an_h100_by_hand(llama):
+    """Weights; per token 32 layers, keys and values, 8 heads of 128 in bf16; torch.cat has one layer's values twice."""
+    weights = 2 * (2 * 128256 * 4096 + 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336 + 2 * 4096) + 4096)
+    layer = 2 * 8 * 128
+    held = lambda b, s: weights + b * (32 * 2 * layer * s + layer * (s - 1))
+    most = next(b for b in range(1000, 0, -1) if held(b, 8192) <= 84_942_979_072)
+    fit = llama.memory.largest("B", "h100", S=8192)
+    assert fit.value == most == 63
+    assert held(1, 8192) < fit.needed < 1.0001 * held(1, 8192)
+    m = llama.memory.at(B=8, S=4096)
+    assert m.parts["cache"] == 8 * (32 * 2 * layer * 4096 + layer * 4095)
+    assert m.parts["parameters"] == weights + 2 * 64 * 4  # the rotary embedding's frequencies
+
+
 def test_the_least_bytes_of_a_step_are_weights_and_cache_once(llama):
     c = llama.cache
     norms = 2 * (2 * L + 1) * D

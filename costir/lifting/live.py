@@ -16,7 +16,7 @@ from costir.trace import Trace
 from costir.tracing.lifetimes import IN_A_BUCKET
 from costir.tracing.recorder import RawTensor, raw_tensors
 
-PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "buckets", "workspaces")
+PARTS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "cache", "buckets", "workspaces")
 _STATIC = {"weight": "parameters", "buffer": "parameters", "state": "optimizer state", "input": "inputs"}
 
 
@@ -61,8 +61,11 @@ def held(t: Trace, kinds: Sequence[Hashable]) -> list[Held]:
 
     Two gradients of one tensor are added up in the memory of the first, where nobody else holds it. A trace, which looks at
     every operator, keeps autograd from that and sees the memory of the sum beside the two: one of them ends earlier here.
+
+    In a step of serving, the cache is what it was before the step, as long as that is held, and what the step leaves behind.
     """
     n, lives = len(t.events), t.lives
+    left = {w.tensor.memory: w for w in t.cache}
     born, gathered = _births(t), _gathered(t)
     weights = {w.tensor.memory: w for w in t.weights}
     backward = [i for i, e in enumerate(t.events) if e.phase == "backward" and not lives.saving[i]]
@@ -76,16 +79,25 @@ def held(t: Trace, kinds: Sequence[Hashable]) -> list[Held]:
             name = fold_path(w.path) if w is not None else lives.names[m] or str(inputs)
             inputs += role == "input"
             shape, dtype = (w.tensor.shape, w.tensor.dtype) if w is not None else _filled(born, m, nbytes)
-            found.append(Held(_STATIC[role], (role, name), nbytes, 0, n, shape, dtype))
+            part = "cache" if m in left else _STATIC[role]
+            found.append(Held(part, (role, name), nbytes, 0, n, shape, dtype))
         elif m in born and role != "bucket":
             b = born[m]
             part = "parameters" if b.before else "gradients" if role == "grad" else _part(t, b.first, last, backward)
-            part = "temporaries" if m in gathered else part
+            part = "temporaries" if m in gathered else "cache" if m in left or _was_cache(b) else part
             label = (part, kinds[b.event], b.operand)
             found.append(Held(part, label, nbytes, b.first, last - (m in joined), *_filled(born, m, nbytes)))
             if part == "gradients" and lives.names[m] == IN_A_BUCKET:
                 found.append(found[-1]._replace(part="buckets", label=("buckets", label), first=0, end=n))
+        elif m in left:  # that no operator touches
+            x = left[m].tensor
+            found.append(Held("cache", ("cache", fold_path(left[m].path)), nbytes, 0, n, x.shape, x.dtype))
     return [h for h in (*found, *_inside(t, kinds)) if h.nbytes and h.end > h.first]
+
+
+def _was_cache(b: Birth) -> bool:
+    """Whether a memory was part of the cache before the step: it is read as such, and no event makes it."""
+    return b.operand < 0 and b.tensor.role == "cache"
 
 
 def _inside(t: Trace, kinds: Sequence[Hashable]) -> Iterator[Held]:
@@ -115,12 +127,12 @@ def _part(t: Trace, first: int, end: int, backward: Sequence[int]) -> str:
 
 
 def _births(t: Trace) -> dict[int, Birth]:
-    """Where each memory comes from. What an event finds as an operand was there before the step, if it outlives the step."""
+    """Where each memory comes from. What an event finds was there before the step, if it outlives it, or is the cache."""
     born: dict[int, Birth] = {}
     for i, e in enumerate(t.events):
         for k, x in enumerate(operands(e)):
             if x.memory not in born:
-                before = t.lives.ends[x.memory] is None
+                before = t.lives.ends[x.memory] is None or x.role == "cache"
                 born[x.memory] = Birth(0 if before else i, i, -1 - k, before, x)
         for k, x in enumerate(e.outputs):
             if x.memory not in born:

@@ -7,6 +7,7 @@ Elementwise operators are known by the kind of their cost rule, reductions by na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from costir.dataflow import Step
@@ -17,6 +18,13 @@ from costir.ops import registry
 from costir.trace import concrete
 from costir.tracing.recorder import Event, RawTensor
 
+_LOWERED = (
+    "aten.mm.",
+    "aten.addmm.",
+    "aten.bmm.",
+    "aten.baddbmm.",
+    "aten.convolution.",
+)  # not in memory before Inductor decides
 Args = dict[str, Any]
 Lowering = Callable[["Lower", dict[str, Any], Event], bool]
 
@@ -67,13 +75,46 @@ class Lower:
     # ------------------------------------------------------------------------------------------------------------ shapes
 
     def pointwise(self, writes: Sequence[RawTensor], reads: Sequence[RawTensor], more: Sequence[Access] = ()) -> None:
-        """One result element after the other, in the order of the first result's memory; `more` are reads of its loops."""
+        """One result element after the other, in the order of the first result's memory; `more` are reads of its loops.
+
+        What is written over a part of a new tensor is chosen there, element by element: a kernel over the whole tensor takes
+        it or what was there before.
+        """
+        into = {t.ref: way for t in writes if (way := self._choice(t)) is not None}
+        made = [self.program.temp(t.shape, t.dtype) if t.ref in into else t for t in writes]
+        self._per_element(made, reads, more)
+        for t, temp in zip(writes, made, strict=True):
+            if temp is not t:
+                self._choose(t, temp, into[t.ref])
+
+    def _per_element(self, writes: Sequence[RawTensor], reads: Sequence[RawTensor], more: Sequence[Access]) -> None:
         lead = writes[0]
         order = loop_order(lead)
         dims = tuple([lead.shape[i] for i in order])
-        piece = self.program.add("pointwise", dims, 0, [*(self.access(t, lead.shape, order) for t in reads), *more])
+        self.program.add("pointwise", dims, 0, [*(self.access(t, lead.shape, order) for t in reads), *more])
         self._write(len(self.program.pieces) - 1, writes, lead.shape, order)
-        del piece
+
+    def _choice(self, t: RawTensor) -> list[int | None] | None:
+        """Where a tensor is a part of new memory, in whose loops it can be found: its dimension for each of them; else None."""
+        whole = self.program.whole_of(t)
+        if whole is None or prod(t.shape) >= prod(whole.shape) or t.expanded:
+            return None
+        before = self.program.before(t)
+        if before is not None and self.program.pieces_of(before) == "opaque" and not self.program.made_by(before, _LOWERED):
+            return None
+        return _dims_of(t, whole)
+
+    def _choose(self, t: RawTensor, part: RawTensor, way: Sequence[int | None]) -> None:
+        """A kernel over the memory behind `t` that takes its part from `part`, and the rest from what is there."""
+        whole = self.program.whole_of(t)
+        assert whole is not None
+        order = loop_order(whole)
+        shape = tuple([whole.shape[i] for i in order])
+        reads = [] if self.program.before(t) is None else [self.access(whole, whole.shape, order)]
+        strides = tuple([0 if k is None else part.stride[k] for k in way])
+        box = tuple([1 if k is None else part.shape[k] for k in way])
+        self.program.add("pointwise", shape, 0, [*reads, Access(self.program.value(part), 0, strides, box)])
+        self._write(len(self.program.pieces) - 1, [whole], whole.shape, order)
 
     def reduction(
         self, reads: Sequence[RawTensor], shape: Ints, reduced: Ints, writes: Sequence[RawTensor], keepdim: bool
@@ -173,6 +214,20 @@ def loop_order(t: RawTensor) -> list[int]:
         if t.stride
         else list(range(len(t.shape)))
     )
+
+
+def _dims_of(t: RawTensor, whole: RawTensor) -> list[int | None] | None:
+    """For each loop over a whole tensor, farthest step first, the dimension of a part of it that moves in it; None if mixed."""
+    left = [i for i, n in enumerate(t.shape) if n > 1]
+    found: list[int | None] = []
+    for k in loop_order(whole):
+        s, n = whole.stride[k], whole.shape[k]
+        fits = [i for i in left if s and t.stride[i] % s == 0 and t.stride[i] // s * (t.shape[i] - 1) < n]
+        mine = max(fits, key=lambda i: t.stride[i], default=None) if n > 1 else None
+        found.append(mine)
+        if mine is not None:
+            left.remove(mine)
+    return None if left else found
 
 
 def _with_ones(t: RawTensor, shape: Ints, kept: Sequence[int]) -> RawTensor:

@@ -151,6 +151,15 @@ class Program:
         maker = self.values[value].maker
         return "" if maker is None else self.pieces[maker].kind
 
+    def made_by(self, value: int, operators: tuple[str, ...]) -> bool:
+        """Whether a call of one of these operators makes a value."""
+        maker = self.values[value].maker
+        return maker is not None and self.trace.events[self.pieces[maker].event].op.startswith(operators)
+
+    def whole_of(self, t: RawTensor) -> RawTensor | None:
+        """A tensor that shows all of the memory of another; None where a call did not make that memory, or none is known."""
+        return self._whole.get(t.memory) if t.memory in self._born else None
+
     def before(self, t: RawTensor) -> int | None:
         """What is in a tensor's memory before a call writes to it; None where nobody put anything there."""
         return self.value(t) if t.memory >= 0 and t.memory not in self._born else self.current.get(t.memory)

@@ -36,6 +36,34 @@ def rows(width: int) -> tuple[torch.Tensor, ...]:
     return (torch.randn(6 * width, width),)
 
 
+def _halves(x):
+    out, half = torch.empty_like(x), x.shape[-1] // 2
+    out[..., :half] = -x[..., half:]
+    out[..., half:] = x[..., :half]
+    return torch.tanh(out)
+
+
+@case
+def halves_in_place(width):
+    return Loss(_halves, width), rows(width)
+
+
+@case
+def conv_group_norm_silu(width):
+    layers = nn.Conv2d(3, width, 3), nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, 3, 3)
+    return _Squares(nn.Sequential(*layers)), (torch.randn(4, 3, 12, 12),)
+
+
+class _Squares(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.inner(x)
+        return (out * out).sum()
+
+
 @case
 def softmax(width):
     return Loss(lambda x: F.softmax(x, -1), width), rows(width)

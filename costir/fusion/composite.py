@@ -235,6 +235,64 @@ def _batch_norm_backward(low: Lower, args: Args, event: Event) -> bool:
     return True
 
 
+def _grouped(t: RawTensor, groups: int) -> RawTensor:
+    """A tensor [N, C, ...] as [N, groups, C/groups, ...]."""
+    (n, c, *rest), (sn, sc, *more) = t.shape, t.stride
+    each = c // groups
+    return t._replace(shape=(n, groups, each, *rest), stride=(sn, sc * each, sc, *more))
+
+
+def _of_groups(t: RawTensor, groups: int, rank: int) -> RawTensor:
+    """A vector over channels as a tensor of the grouped operand's rank."""
+    return _grouped(_channel(t, rank - 1), groups)
+
+
+def _group_norm(low: Lower, args: Args, event: Event) -> bool:
+    """Mean and deviation of each group of channels, then each element."""
+    out, *stats = event.outputs
+    x, groups = _grouped(args["input"], args["group"]), args["group"]
+    rank = len(x.shape)
+    low.reduction([x], x.shape, tuple(range(2, rank)), stats, False)
+    affine = [_of_groups(t, groups, rank) for t in _given(args.get("weight"), args.get("bias"))]
+    low.pointwise([_grouped(out, groups)], [x, *(_rows(s, x.shape, rank - 2) for s in stats), *affine])
+    return True
+
+
+def _group_norm_backward(low: Lower, args: Args, event: Event) -> bool:
+    """Sums along each channel, of these along each group; then each element, and the sums over the batch."""
+    groups, mask, given = args["group"], args["output_mask"], iter(event.outputs)
+    grad, x = args["grad_out"], args["input"]
+    wide = _grouped(x, groups).shape
+    rank, few = len(wide), wide[:3]
+    dots, sums = (low.program.temp(x.shape[:2]) for _ in range(2))
+    low.reduction([grad, x], x.shape, tuple(range(2, len(x.shape))), [dots], False)
+    low.reduction([grad], x.shape, tuple(range(2, len(x.shape))), [sums], False)
+    weight, stats = _given(args.get("weight")), [args["mean"], args["rstd"]]
+    both = [_grouped(t, groups) for t in (dots, sums)]
+    if mask[0]:
+        scales = [low.program.temp(few[:2]) for _ in range(2)]
+        for t, scale in zip(both, scales, strict=True):
+            low.reduction([t, *(_of_groups(w, groups, 3) for w in weight)], few, (2,), [scale], False)
+        factors = [low.program.temp(few[:2]) for _ in range(2)]
+        low.pointwise(factors[:1], [*scales, *stats])
+        low.pointwise(factors[1:], [factors[0], scales[1], *stats])
+        rows = [_rows(t, wide, rank - 2) for t in (stats[1], *factors)]
+        vectors = [_of_groups(w, groups, rank) for w in weight]
+        low.pointwise([_grouped(next(given), groups)], [_grouped(grad, groups), _grouped(x, groups), *rows, *vectors])
+    if mask[1]:
+        of_rows = [_rows(t, few, 1) for t in stats]
+        low.reduction([*both, *of_rows], few, (0,), [_split(next(given), groups)], False)
+    if mask[2]:
+        low.reduction(both[1:], few, (0,), [_split(next(given), groups)], False)
+    return True
+
+
+def _split(t: RawTensor, groups: int) -> RawTensor:
+    """A vector over channels as [groups, channels of a group]."""
+    each, step = t.shape[0] // groups, t.stride[0]
+    return t._replace(shape=(groups, each), stride=(step * each, step))
+
+
 def _table() -> dict[str, Lowering]:
     out: dict[str, Lowering] = {
         "_softmax": _softmax, "_log_softmax": _softmax, "_safe_softmax": _softmax, "_softmax_backward_data": _softmax_backward,
@@ -251,6 +309,7 @@ def _table() -> dict[str, Lowering]:
          _elementwise),
         ("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm "
          "_batch_norm_with_update _batch_norm_no_update", _batch_norm),
+        ("native_group_norm", _group_norm), ("native_group_norm_backward", _group_norm_backward),
         ("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward", _batch_norm_backward),
         ("gelu gelu_backward silu silu_backward mish mish_backward hardswish hardswish_backward elu leaky_relu "
          "log_sigmoid_forward", _twice),

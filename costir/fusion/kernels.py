@@ -157,7 +157,7 @@ def _needs(group: Group) -> Iterable[int]:
 def parts(program: Program, value: int, found: Sequence[Access]) -> list[RawTensor]:
     """The parts of a value's memory that are touched: the whole of it, or less."""
     whole = program.values[value].tensor
-    regions = {a.region() if not a.irregular else (a.mark, ((a.irregular, 1),)): a for a in found}
+    regions = {a.region() if not a.irregular else (a.mark, ((a.irregular, a.base),)): a for a in found}
     if sum(a.elements for a in regions.values()) >= program.values[value].numel and not _rows_only(found):
         return [whole]
     return [

@@ -113,7 +113,8 @@ class Lower:
         reads = [] if self.program.before(t) is None else [self.access(whole, whole.shape, order)]
         strides = tuple([0 if k is None else part.stride[k] for k in way])
         box = tuple([1 if k is None else part.shape[k] for k in way])
-        self.program.add("pointwise", shape, 0, [*reads, Access(self.program.value(part), 0, strides, box)])
+        piece = self.program.add("pointwise", shape, 0, [*reads, Access(self.program.value(part), 0, strides, box)])
+        piece.chooses = True
         self._write(len(self.program.pieces) - 1, [whole], whole.shape, order)
 
     def reduction(

@@ -61,6 +61,7 @@ class Piece:
         after: values that must be in memory before, since it writes over a part of them.
         phase: of the call.
         biases: values of biases that TorchInductor adds here instead of in the product: operands, whoever reads them.
+        chooses: it takes a part of each result from one operand and the rest from another, since the part was written in place.
         events: positions of all calls whose work it does, those inlined into it included.
     """
 
@@ -74,6 +75,7 @@ class Piece:
     after: list[int] = field(default_factory=list)
     events: dict[int, None] = field(default_factory=dict)
     biases: dict[int, None] = field(default_factory=dict)
+    chooses: bool = False
 
     @property
     def operands(self) -> int:

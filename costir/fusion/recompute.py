@@ -129,7 +129,7 @@ def _never_again(program: Program, p: Piece, users: dict[int, list[Piece]]) -> b
     entry = registry.find(event.op)
     if event.op.split(".")[1] in (*WINDOWS, "max_pool2d_with_indices", "embedding"):
         return True
-    if entry is not None and entry.kind in ("random", "dropout", "optimizer"):
+    if p.chooses or (entry is not None and entry.kind in ("random", "dropout", "optimizer")):
         return True
     if any(u.kind == "opaque" and u.phase != "forward" for w in p.writes for u in users.get(w.value, ())):
         return True

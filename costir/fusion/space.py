@@ -124,6 +124,11 @@ class Through(NamedTuple):
     start: Ints
     steps: tuple[tuple[int, int] | None, ...]
 
+    def all_of(self, dims: Ints, box: Ints) -> bool:
+        """Whether loops of `box` steps go once through all loops `dims` of the maker, one through one."""
+        moved = {step[0]: (step[1], n) for step, n in zip(self.steps, box, strict=True) if step is not None}
+        return not any(self.start) and all(d == 1 or moved.get(i) == (1, d) for i, d in enumerate(dims))
+
 
 def through(reader: Access, made: Access) -> Through | None:
     """The reader's loops in terms of the maker's, or None where they do not divide."""
@@ -203,6 +208,10 @@ def pulled(read: Access, way: Through, reader: Access, dims: Ints) -> Access:
     moved = Access(read.value, base, strides, reader.box)
     if read.box == dims:
         return moved
+    if way.all_of(dims, reader.box):
+        return moved._replace(
+            box=tuple([b if s is None else read.box[s[0]] for s, b in zip(way.steps, reader.box, strict=True)])
+        )
     return moved._replace(
         irregular=min(read.elements, max(moved.elements, 1)), mark=PART
     )  # a part of a part: only how many is known

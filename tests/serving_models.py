@@ -31,3 +31,29 @@ TINY = {
         "vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2,
     },
 }  # fmt: skip
+
+_MIXED = {"mamba_n_heads": 6, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_chunk_size": 8}
+HYBRID = {  # those that keep recurrent states, alone or beside keys and values
+    "mamba": _config("mamba", "MambaForCausalLM", state_size=8, conv_kernel=4),
+    "mamba2": _config(
+        "mamba2", "Mamba2ForCausalLM", state_size=8, num_heads=6, head_dim=16, n_groups=2, chunk_size=8
+    ),
+    "jamba": _config(
+        "jamba", "JambaForCausalLM", num_experts=4, num_experts_per_tok=2, attn_layer_period=2, attn_layer_offset=1,
+        expert_layer_period=2, expert_layer_offset=1, mamba_d_state=8,
+    ),
+    "zamba2": _config(
+        "zamba2", "Zamba2ForCausalLM", num_hidden_layers=4, num_key_value_heads=6, mamba_d_state=8, mamba_headdim=16,
+        n_mamba_heads=6, mamba_ngroups=1, chunk_size=8, layers_block_type=["mamba", "hybrid", "mamba", "hybrid"],
+        num_mem_blocks=1, adapter_rank=8,
+    ),
+    "falcon_h1": _config("falcon_h1", "FalconH1ForCausalLM", mamba_d_ssm=96, **_MIXED),
+    "recurrent_gemma": _config(
+        "recurrent_gemma", "RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=48, attention_window_size=12
+    ),
+    "bamba": _config("bamba", "BambaForCausalLM", attn_layer_indices=[1], **_MIXED),
+    "granite": _config(
+        "granitemoehybrid", "GraniteMoeHybridForCausalLM", layer_types=["mamba", "attention"], num_local_experts=4,
+        num_experts_per_tok=2, shared_intermediate_size=32, **_MIXED,
+    ),
+}  # fmt: skip

@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 import sympy as sp
 import torch
-from serving_models import TINY
+from serving_models import HYBRID, TINY
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import costir
@@ -52,10 +53,12 @@ def counted(analysis, **conventions):
 # ------------------------------------------------------------------------------------------------------------- real runs
 
 
-def cache_numbers(cache):
-    """Bytes of the tensors in a real cache."""
-    held = [t for layer in cache.layers for t in (layer.keys, layer.values)]
-    return sum(t.numel() * t.element_size() for t in held)
+def cache_numbers(cache, model):
+    """Bytes of the tensors in a real cache, and of those that RecurrentGemma's modules keep beside it."""
+    kept = [vars(layer).get(n) for layer in cache.layers for n in ("keys", "values", "conv_states", "recurrent_states")]
+    kept += [vars(m).get(n) for m in model.modules() for n in ("conv1d_state", "recurrent_states")]
+    held = {t.untyped_storage()._cdata: t for t in tree_leaves(kept) if isinstance(t, torch.Tensor)}
+    return sum(t.numel() * t.element_size() for t in held.values())
 
 
 def real_step(config, batch, length, phase, kind="dynamic"):
@@ -76,7 +79,7 @@ def real_step(config, batch, length, phase, kind="dynamic"):
             before = torch.randint(0, 90, (batch, 1))
         with counter:
             model(before, cache=cache, use_cache=True, logits_to_keep=1)
-    return counter.get_total_flops(), cache_numbers(cache)
+    return counter.get_total_flops(), cache_numbers(cache, model)
 
 
 def traced_step(tmp_path, config, batch, length, phase, kind="dynamic"):
@@ -92,6 +95,11 @@ def traced_step(tmp_path, config, batch, length, phase, kind="dynamic"):
 @pytest.mark.parametrize("name", TINY)
 def test_a_decode_step_costs_what_a_real_one_costs(name, tmp_path):
     assert traced_step(tmp_path, TINY[name], 2, 20, "decode") == real_step(TINY[name], 2, 20, "decode")
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_recurrent_states_cost_what_real_ones_cost(name, tmp_path):
+    assert traced_step(tmp_path, HYBRID[name], 2, 20, "decode") == real_step(HYBRID[name], 2, 20, "decode")
 
 
 @pytest.mark.parametrize(("name", "phase", "length", "kind"), [

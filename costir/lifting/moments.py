@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import sympy as sp
-
 from costir.errors import LiftError
 from costir.lifting.counts import count
 from costir.lifting.held_bytes import Evidence, Vector
 from costir.lifting.live import Held
-from costir.symbolic import Expr, Integer, expand, size
+from costir.symbolic import Expr, Integer, size
 
 _ENDS = 1  # repeats from each end that are looked at, and as many more as layers need to repeat
+_DEEPER = 8  # times as many layers as any trace has, with which an operator must still run as often
 _FEW = 16  # events of a kind, or loops that run it, that are all looked at
 _ALL = (-1, 1)  # the name of all loops together
 Keys = Sequence[Hashable]  # by event of a trace
@@ -97,18 +96,16 @@ def _least(evidence: Evidence, repeats: Vector, place: int) -> dict[Expr, int]:
     depth = next((size(n) for n in evidence.depths if found is not None and size(n) in found.free_symbols), None)
     if found is None or depth is None or nth == 1:
         return {}
-    others = found.free_symbols - {depth}
-    least = 1
-    for values in _corners(evidence, others):
-        often = expand(found.xreplace(values))
-        slope, start = often.coeff(depth, 1), often.coeff(depth, 0)
-        if not slope.is_positive or expand(often - slope * depth - start) != 0:
-            raise LiftError(f"memory does not grow evenly with {depth}: an operator runs {found} times")
-        least = max(least, int(sp.ceiling((nth - start) / slope)))
-    return {depth: least}
+    deepest = max(int(t.sizes[str(depth)]) for t in evidence.traces)
+    tried = (*range(1, deepest + 1), deepest + evidence.period, _DEEPER * deepest)
+    corners = _corners(evidence, found.free_symbols - {depth})
+    few = [n for n in tried if any(found.xreplace({**at, depth: Integer(n)}) < nth for at in corners)]
+    if few and few[-1] >= deepest:
+        raise LiftError(f"memory does not grow evenly with {depth}: an operator runs {found} times")
+    return {depth: few[-1] + 1 if few else 1}
 
 
-def _corners(evidence: Evidence, symbols: Iterable[Any]) -> Iterable[dict[Any, Expr]]:
+def _corners(evidence: Evidence, symbols: Iterable[Any]) -> list[dict[Any, Expr]]:
     """Values of some sizes: those of each trace, and the smallest of each."""
     points = [{s: int(t.sizes[str(s)]) for s in symbols} for t in evidence.traces]
     points.append({s: min(p[s] for p in points) for s in symbols})

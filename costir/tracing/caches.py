@@ -26,6 +26,7 @@ from costir.tracing.recorder import Event, RawTensor, Recorder, raw_tensors
 if TYPE_CHECKING:
     from costir.load.family import CacheUse
 
+_STATES = re.compile(r"(^|_)states?$")
 _NAMED = re.compile(r"(^|_)(cache|past|kv|caches)(_|$)")
 _DEEPEST = 6
 
@@ -64,6 +65,8 @@ class Followed:
 
     def _held(self) -> list[tuple[str, RawTensor]]:
         held = found(self.module, self.args, self.kwargs, self.use.arguments)
+        if self.use.fill is not None:
+            held |= _states(self.module)
         return [(p, self.recorder.describe(t)) for p, t in held.items()]
 
     def after(self, guards: dict[Guard, None]) -> list[tuple[str, RawTensor]]:
@@ -110,6 +113,12 @@ def found(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], nam
         for path, t in _tensors(given[name], name, 0):
             tensors.setdefault(path, t)
     return {**tensors, **{n: b for n, b in own if b.dim() > 0}}
+
+
+def _states(module: nn.Module) -> dict[str, torch.Tensor]:
+    """What modules of a library keep of a text as plain attributes, beside the cache: RecurrentGemma's recurrent states."""
+    parts = ((f"{path}.{name}", v) for path, m in module.named_modules() for name, v in vars(m).items() if _STATES.search(name))
+    return {path: v for path, v in parts if isinstance(v, torch.Tensor) and v.dim() > 0}
 
 
 def _tensors(x: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from costir.errors import CostirError
 from costir.page import Cell, Column, Entry, Fact, Table
 from costir.report import Fit, Memory, Quantity
-from costir.symbolic import Expr, evaluate, gather, show, size
+from costir.symbolic import Expr, evaluate, expand, gather, show, size
 from costir.units import si
 
 if TYPE_CHECKING:
     from costir.analysis import Analysis
     from costir.hardware import Chip
 
+_DEPTH = "L"
 LONGEST = 150  # characters of a formula that may stand in a line of its own
 
 
@@ -39,7 +40,20 @@ def memory_of(analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bo
     note = "; ".join(t for t in (lacks, copied, found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t)
     parts = {name: value(e) for name, e in found.parts.items()}
     others = tuple((p.where, value(p.total)) for p in found.peaks[1:])
-    return Memory(value(found.formula), found.peaks[0].where, parts, others, fits, drawn, note)
+    layer, token = kept_by_layer(found.parts["activations"], analysis.sizes)
+    kept = tuple(None if e is None else value(e) for e in (layer, token))
+    return Memory(value(found.formula), found.peaks[0].where, parts, others, fits, drawn, note, kept=(kept[0], kept[1]))
+
+
+def kept_by_layer(activations: Expr, sizes: Mapping[str, int]) -> tuple[Expr | None, Expr | None]:
+    """What activations grow by with each layer, and that for one of B*T tokens; None where they do not grow so."""
+    if _DEPTH not in sizes:
+        return None, None
+    grown = expand(activations)
+    layer = grown.coeff(size(_DEPTH), 1)
+    if layer == 0 or expand(grown - layer * size(_DEPTH)).has(size(_DEPTH)):
+        return None, None
+    return layer, expand(layer / (size("B") * size("T"))) if {"B", "T"} <= set(sizes) else None
 
 
 def _has_workspace(analysis: Analysis) -> bool:
@@ -68,6 +82,10 @@ def facts(m: Memory) -> Iterable[Fact]:
     for name, q in m.parts.items():
         if q.number:
             yield Fact(f"  {name}", _bytes(q), _formula(q.expr))
+        if name == "activations":
+            for what, one in zip(("each layer", "each of its tokens"), m.kept, strict=True):
+                if one is not None:
+                    yield Fact(f"    {what}", _bytes(one), _formula(one.expr))
     for fit in m.fits:
         yield Fact("fits" if len(m.fits) == 1 else f"fits {fit.chip}", fit_text(fit))
 
@@ -111,6 +129,7 @@ def data(m: Memory) -> dict[str, Any]:
 
     out: dict[str, Any] = {
         "peak": quantity(m.peak), "where": m.where, "parts": {n: quantity(q) for n, q in m.parts.items()},
+        "kept": {n: None if q is None else quantity(q) for n, q in zip(("layer", "layer_and_token"), m.kept, strict=True)},
         "others": [{"where": w, "peak": quantity(q)} for w, q in m.others], "note": m.note, "problem": m.problem,
         "fits": [
             {"chip": f.chip, "capacity": f.capacity, "needed": f.needed, "for": f.unknown, "largest": f.value,

@@ -258,6 +258,8 @@ class Memory:
         peak: bytes; the formula holds wherever no other moment holds more.
         where: the operator that runs then, in words.
         parts: by their names.
+        kept: bytes of activations that one more layer keeps for the backward pass, then those of one token of it; None where
+            there are none, or tokens are no product of two sizes.
         others: the moments that are the peak at other sizes, in words, with their bytes.
         fits: per chip of known memory, the largest value of a size.
         curve: what is held operator by operator, where it was asked for: phase, path and operator, bytes by part.
@@ -273,6 +275,7 @@ class Memory:
     curve: tuple[tuple[str, str, str, Mapping[str, int]], ...] = ()
     note: str = ""
     problem: str = ""
+    kept: tuple[Quantity | None, Quantity | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)

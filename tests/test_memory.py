@@ -18,7 +18,7 @@ from costir.errors import CostirError
 from costir.lifting.polynomials import never_less
 from costir.load import load_subject
 from costir.load.family import Family
-from costir.memory_view import memory_of
+from costir.memory_view import kept_by_layer, memory_of
 from costir.symbolic import Integer, size
 from costir.tracing.recompute import chosen_modules
 
@@ -152,6 +152,20 @@ def test_a_loop_of_fewer_turns_holds_what_a_run_holds():
             == followed(family, point)
             == pytest.approx(real_peak(family, {**family.sizes, **point}), abs=64)
         )
+
+
+def test_what_one_more_layer_keeps(analysed):
+    """By hand: a block keeps its input for the first product, and the tanh's result for itself and the second."""
+    B, D, T = size("B"), size("D"), size("T")
+    m = max(analysed.memory.peaks, key=lambda p: p.parts["activations"].xreplace(dict.fromkeys((B, D, size("L")), Integer(99))))
+    assert kept_by_layer(m.parts["activations"], analysed.sizes) == (4 * B * D + 16 * B * D, None)
+    deep = [max(x.parts["activations"] for x in memory.moments(events(tower, {"L": n}))) for n in (3, 4)]
+    assert deep[1] - deep[0] == 20 * analysed.sizes["B"] * analysed.sizes["D"]
+    L = size("L")
+    both = {"B": 2, "T": 3, "L": 4}
+    assert kept_by_layer(L * (B * T * D + B * T**2) + B, both) == (B * T * D + B * T**2, D + T)
+    assert kept_by_layer(L * (B * T + T), both) == (B * T + T, 1 + 1 / B)
+    assert kept_by_layer(L**2 * B, both) == kept_by_layer(B * T, both) == (None, None)
 
 
 def test_the_peak_moves(analysed):

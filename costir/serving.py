@@ -62,9 +62,19 @@ class Serving:
     @cached_property
     def batch(self) -> str:
         """The size that counts sequences: "B", else the first dimension that all tensors of the cache share; "" for none."""
+        return "B" if "B" in self.costed.graph.sizes else str(self._first) if self._first.is_Symbol else ""
+
+    @cached_property
+    def _first(self) -> Expr:
+        """The first dimension that all tensors of the cache share; 0 for none."""
         firsts = {w.tensor.shape[0] for w in self.costed.graph.cache if w.tensor.shape}
-        only = firsts.pop() if len(firsts) == 1 else ZERO
-        return "B" if "B" in self.costed.graph.sizes else str(only) if only.is_Symbol else ""
+        return firsts.pop() if len(firsts) == 1 else ZERO
+
+    @cached_property
+    def _sequences(self) -> Expr:
+        """Those of which a device has the cache: B, or on a mesh that divides the batch B/X."""
+        symbol = size(self.batch)
+        return self._first if symbol in self._first.free_symbols else symbol
 
     @cached_property
     def length(self) -> str:
@@ -79,6 +89,11 @@ class Serving:
     @_in_all_regimes
     def per_sequence(self) -> Expr:
         """Bytes of one sequence's cache."""
+        return expand(self.total / self._sequences) if self.batch else self.total
+
+    @property
+    def _share(self) -> Expr:
+        """Bytes by which one sequence more, of all devices, fills the cache of one."""
         return expand(self.total / size(self.batch)) if self.batch else self.total
 
     @_in_all_regimes
@@ -132,7 +147,7 @@ class Serving:
     @_in_all_regimes
     def outgrows(self) -> Expr:
         """The number of sequences whose caches take as many bytes as all weights."""
-        return self.costed.graph.weight_bytes / self.per_sequence
+        return self.costed.graph.weight_bytes / self._share
 
     @cached_property
     def attention(self) -> Expr:
@@ -214,4 +229,4 @@ class Bounds:
         if capacity is None:
             return None
         s = self.serving
-        return (sym.number(capacity) - s.costed.graph.weight_bytes) / s.per_sequence
+        return (sym.number(capacity) - s.costed.graph.weight_bytes) / s._share

@@ -70,7 +70,11 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None, me
     notes = (*_notes(extent, kept, output, tensors, out_dtype), *_kept_where_they_meet(axes, kept, extent))
     if mesh or is_sharded(written):
         check_axes(written, mesh or {}, list(names))
-        return _on_mesh(title, operands, output, axes, kept, extent, tensors, out_dtype, usual, sizes or {}, mesh or {}, notes)
+    long = {a: n for a, n in (mesh or {}).items() if n > 1}  # along one device nothing is split or sent
+    if long:
+        operands = [o.over(long) for o in operands]
+        output = output and output.over(long)
+        return _on_mesh(title, operands, output, axes, kept, extent, tensors, out_dtype, usual, sizes or {}, long, notes)
     base = with_sizes(usual, sizes or {}, "the notation")
     return Graph(
         name=title,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from costir.errors import NotationError, SizeError, nearest
 from costir.ir import ITEMSIZE, SHORT_DTYPE
@@ -43,6 +44,11 @@ class Operand:
     def names(self) -> set[str]:
         """The named dimensions."""
         return {d.text for d in self.dims if d.value is None}
+
+    def over(self, mesh: Collection[str]) -> Operand:
+        """The same, split over these axes alone."""
+        dims = tuple(replace(d, axes=tuple(a for a in d.axes if a in mesh)) for d in self.dims)
+        return replace(self, dims=dims, sums=tuple(a for a in self.sums if a in mesh))
 
 
 def slip(text: str, at: int, why: str) -> NotationError:

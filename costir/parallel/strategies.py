@@ -68,7 +68,8 @@ def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any)
     group = meshes[0].get_group()
     trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
     parts: dict[str, Any] = {n: p for n, p in trained.items() if isinstance(p, world.divided)}
-    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, list(parts))
+    ignored = [n for n, p in module.named_parameters(remove_duplicate=False) if isinstance(p, world.divided)]
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
     names = {id(p): n.rpartition(".")[0] for n, p in trained.items()}
 
     def reduce(p: torch.Tensor, gradient: torch.Tensor) -> None:

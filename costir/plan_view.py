@@ -102,8 +102,9 @@ def _facts(p: DevicePlan, shown: int, large: int, subject: str) -> Iterable[Fact
         yield Fact("left out", _left_text(x))
     if p.splits and subject and p.splits[0].axes and not p.splits[0].links:
         yield Fact("to see the first", f"{_command(p, subject)}, and what else was given here")
-    yield Fact("MFU", "3 x the matmuls of the model's forward pass, all scores counted" if p.phase != "forward" else
-               "the matmuls of the model's forward pass, all scores counted")  # fmt: skip
+    times = "" if p.phase == "forward" else "3 x "
+    less = " (a step does fewer where inputs need no gradient)" if times and any(s.mfu > 1 for s in p.splits[:shown]) else ""
+    yield Fact("MFU", f"{times}the matmuls of the model's forward pass, all scores counted{less}")
     yield Fact("memory", "tensors at the peak of a step, as torch allocates them: no allocator, no workspaces")
     for n in p.notes:
         yield Fact("note", n)

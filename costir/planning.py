@@ -28,6 +28,7 @@ from costir.splits import Placement, up_to
 from costir.symbolic import evaluate, maximum, size
 
 MOST_DEVICES = 10**6
+MOST_EACH = 16  # elements of the batch on a device, to find what it holds
 BATCH = ("B", "batch", "batch_size", "bs", "N_batch")
 DIVIDES_BATCH, DIVIDES_MATRICES = ("fsdp", "hsdp", "dp"), ("tp", "sp", "ep")
 STRATEGIES = ("fsdp", "hsdp", "tp")
@@ -87,24 +88,37 @@ class _Job:
     def program(self, names: tuple[str, ...], batch_size: str, batch: int) -> Program:
         """The model under a combination of strategies, traced at the shortest axes that divide it.
 
-        One element of the batch on each device is asked for: where formulas hold with one, they hold with more as a rule.
+        One element of the batch on each device is asked for: where formulas hold with one, they hold with more as a rule. More
+        are where what a device holds is not followed with one.
 
         Raises:
             CostirError: torch cannot divide the model so.
         """
-        axes = tuple(a for n in names for a in AXES.get(n, (n,)))
-        parallel = ",".join(f"{n}={'/'.join(AXES.get(n, (n,)))}" for n in names)
         batch_axes = tuple(a for n in names if n in DIVIDES_BATCH for a in AXES.get(n, (n,)))
-        from costir.parallel.strategies import UnevenError
-
         short = _factors(batch)
         if len(short) < len(batch_axes):
             raise SizeError(f"a batch of {batch} is not divided by {' and '.join(batch_axes)}", "give a larger --batch")
         mesh = dict(zip(batch_axes, short, strict=False))
+        each = batch // math.prod(mesh.values())
+        found = self._traced(names, batch_axes, mesh, batch_size, 1)
+        more = next(n for n in range(min(each, MOST_EACH), 0, -1) if each % n == 0)
+        if more > 1 and not all(found.memories):
+            other = self._traced(names, batch_axes, mesh, batch_size, more)
+            return other if all(other.memories) else found
+        return found
+
+    def _traced(
+        self, names: tuple[str, ...], batch_axes: tuple[str, ...], mesh: Mapping[str, int], batch: str, each: int
+    ) -> Program:
+        """The model with `each` elements of the batch on a device, other axes as short as divides it."""
+        from costir.parallel.strategies import UnevenError
+
+        axes = tuple(a for n in names for a in AXES.get(n, (n,)))
+        parallel = ",".join(f"{n}={'/'.join(AXES.get(n, (n,)))}" for n in names)
         problem: CostirError | None = None
         for length in (2, 3, 5, 7):
             full = {a: mesh.get(a, length) for a in axes}
-            own = {batch_size: math.prod(mesh.values())} if mesh else {}
+            own = {batch: each * math.prod(mesh.values())} if mesh else {}
             try:
                 return Program(names, axes, batch_axes, parallel, self.analyze(own, full, parallel))
             except UnevenError as error:

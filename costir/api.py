@@ -99,7 +99,7 @@ def analyze(
         raise LoadError("a static cache is one of transformers, for a config.json", "a model of your own brings its own cache")
     plain_step = recompute == "none" and micro_batches == 1
     if isinstance(loaded, Graph):
-        if mesh and not loaded.mesh:
+        if max((mesh or {}).values(), default=1) > 1 and not loaded.mesh:
             raise LoadError("a mesh is for notation, Python files and configs", "leave out the mesh")
         if not plain_step:
             raise CostirError(

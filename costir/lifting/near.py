@@ -89,9 +89,12 @@ def _least_at(trial: Trial, graph: Graph, near: Mapping[str, int], name: str, sm
 
 
 def _is_least(trial: Trial, graph: Graph, near: Mapping[str, int], name: str, least: int) -> bool:
-    """Whether that value is the least with the others as at another point, too."""
-    at, below = {**near, name: least}, {**near, name: least - 1}
-    return _allowed(graph, at) and _allowed(graph, below) and bool(trial.agrees(at)) and not trial.agrees(below)
+    """Whether, with the others as at another point, too, runs agree from that value on and not below it."""
+    legal = [v for v in range(1, near[name] + 1) if _allowed(graph, {**near, name: v})]
+    above, below = next((v for v in legal if v >= least), None), next((v for v in reversed(legal) if v < least), None)
+    if above is None or below is None:
+        return False
+    return bool(trial.agrees({**near, name: above})) and not trial.agrees({**near, name: below})
 
 
 def _allowed(graph: Graph, point: Mapping[str, int]) -> bool:

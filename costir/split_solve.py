@@ -216,6 +216,7 @@ class _Whole:
     def __init__(self, timed: Timed, axes: Sequence[str], letter: str, point: Mapping[str, int]) -> None:
         here = {size(n): number(v) for n, v in point.items()}
         first, second = (size(a) for a in axes)
+        self.lengths = {first, second, size(letter)}
         self.conditions: list[Boolean] = []
         self.single = True
 
@@ -236,9 +237,9 @@ class _Whole:
         for c in self.conditions:
             if isinstance(c, sp.core.relational.Relational) and not c.has(sp.Mod) and c.xreplace(dict(point)) == sp.false:
                 at = f"{float(point[size(axis)]):.4g}"
-                return (
-                    f"by the formulas around the fastest even split it would be at {axis} = {at}, outside {condition_text(c)}"
-                )
+                mine = c.free_symbols <= self.lengths
+                where = f"outside {condition_text(c)}" if mine else "where another link takes longer"
+                return f"by the formulas around the fastest even split it would be at {axis} = {at}, {where}"
         return ""
 
 
@@ -296,10 +297,15 @@ def _best(w: _Whole, way: str, axis: str, letter: str, batch: str, sizes: Mappin
         return Best(way, reason=outside)
     inside = None if least.square is None else _between(least.square, size(letter))
     start = _from_batch(least.balance, w.compute - least.seconds, size(batch), point) if batch else None
+    reason = "" if start or not batch else f"at no {batch} do contractions take longer"
+    if start:
+        there = {**point, size(batch): number(start[1])}
+        beyond = w.outside({**there, size(axis): evaluate(least.value, there)}, axis)
+        reason = beyond and f"contractions would take longer from {batch} = {start[1]:.4g}, but there {beyond}"
+        start = None if beyond else start
     kept = {size(letter), *({size(batch)} if batch else ())}
     value, when, first = _shown((least.value, inside, start[0] if start else None), kept, point)
-    return Best(way, value, at_base, when, seconds, first, start[1] if start else None,
-                "" if start or not batch else f"at no {batch} do contractions take longer")  # fmt: skip
+    return Best(way, value, at_base, when, seconds, first, start[1] if start else None, reason)
 
 
 def _added(known: Sequence[_Curve], m: Expr, axis: str, point: Mapping[sp.Symbol, Expr]) -> _Least | str:

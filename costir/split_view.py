@@ -35,6 +35,8 @@ def _document(s: SplitSolution) -> Document:
     facts = [Fact(way, text) for way, text in WORDS.items()]
     facts += [Fact(label, _on(r, s), gather(e)) for r in s.rows[:1] for label, e in r.network.items() if len(terms(e)) <= 6]
     facts += [Fact(f"no {b.way}", f"{_on(r, s)}: {b.reason}") for r in s.rows for b in r.best if b.at_base is None]
+    lacking = [(r, b) for r in s.rows for b in r.best if b.at_base is not None and b.reason]
+    facts += [Fact(f"no {s.batch_size}, {b.way}", f"{_on(r, s)}: {b.reason}") for r, b in lacking]
     facts += [Fact("holds where", str(c)) for c in s.analysis.constraints]
     facts += [Fact("note", n) for n in s.analysis.notes]
     return Document(title, tuple(head), (_table(s), _whole(s)), tuple(facts))

@@ -97,6 +97,22 @@ def test_the_fastest_even_split_is_next_to_the_best(mlp):
         assert r.even[0].lengths in [e.lengths for e in r.around["added"]]
 
 
+@pytest.mark.parametrize(("devices", "given"), [(8, True), (64, False)])
+def test_the_least_batch_is_where_the_links_say_so_too(devices, given):
+    """Around another split a node's links are used otherwise: where that is so at the least batch, none is given."""
+    sizes = {"B": 4800, "D": 1024, "F": 4096, "X": 8, "Y": 4}
+    a = costir.analyze(MLP, mesh={"X": 8, "Y": 4}, parallel="fsdp=X,tp=Y", dtype="bf16", sizes={k: sizes[k] for k in "BDF"})
+    row = next(r for r in solve_split(a, load_chip("h100"), devices).rows if r.where.axes == ("X", "Y"))
+    added = next(b for b in row.best if b.way == "added")
+    assert (added.batch_at_base is not None, bool(added.reason)) == (given, not given)
+    if added.batch_at_base is not None and added.value is not None:
+        at = {**sizes, "B": added.batch_at_base, "N": devices}
+        x = float(evaluate(added.value, {size(m): number(v) for m, v in at.items()}))
+        network = compile_many([a.on("h100").roofline.network], list(sizes))
+        seconds = network(added.batch_at_base, 1024, 4096, x, devices / x)[0]
+        assert float(seconds) == pytest.approx(added.batch_at_base * 4 * 1024 * 4096 / devices / 989.4e12, rel=1e-4)
+
+
 def test_command_line(capsys):
     words = ["solve", MLP, "--mesh", "X=8,Y=4", "--parallel", "fsdp=X,tp=Y", "--dtype", "bf16", "--for", "split"]
     more = ["--chip", "tpu_v5p@book", "--algorithm", "book", "--devices", "64", "--size", "B=48000,F=32768,D=8192"]

@@ -214,10 +214,10 @@ def _unrated(cost: Cost, chip: Chip) -> bool:
 
 
 def _widths(costed: Costed) -> frozenset[str]:
-    """The sizes that weights have: widths, heads, vocabulary; not batch, length or depth."""
+    """The sizes that weights have: widths, heads, vocabulary; not batch, length or depth, nor how many devices split them."""
     shapes = [d for n in costed.nodes for t in n.call.inputs if t.role == "weight" for d in t.shape]
     shapes += [d for w in costed.graph.weights for d in w.tensor.shape]
-    return frozenset(str(s) for d in set(shapes) for s in d.free_symbols)
+    return frozenset(str(s) for d in set(shapes) for s in d.free_symbols) - frozenset(costed.graph.mesh.names)
 
 
 def label(node: Node) -> str:

@@ -7,6 +7,7 @@ a node. Where editions differ the convention is in the row.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import sympy as sp
@@ -24,6 +25,7 @@ from costir.symbolic import at_branch, equal, number, roots, size
 B, D, F, I, J, K, N, V, X, Y, Z = (size(n) for n in "BDFIJKNVXYZ")
 C, W2, Wg, Wn = (size(n) for n in ("C", "W2", "Wg", "Wn"))
 BOOK = Wiring("book")
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def share(algorithm, kind, *lengths):
@@ -299,3 +301,11 @@ def test_breaking_a_rate_breaks_the_values():
     a = next(x for x in (a, *a.alternatives) if GATHER in x.graph.plan)
     t = whole(a.costed, faster, "B", "network", BOOK)
     assert t.at_base / t.devices == pytest.approx(1275)
+
+
+def test_what_grows_in_a_limit_is_no_number_of_devices():
+    """(2*B*F/4947 + 8*F + ...)/(F*Y) as F grows: Y stays."""
+    a = costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 8, "Y": 4}, parallel="fsdp=X,tp=Y", dtype="bf16", sizes={"B": 4800})
+    t = a.on("h100").critical("X")
+    assert equal(t.limit, sp.limit(t.value, F, sp.oo))
+    assert t.limit.free_symbols == {B, Y}

@@ -1,6 +1,7 @@
 """Peak memory where one line of torch runs many operators: layers of attention, recurrent layers in both directions."""
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from costir.lifting.held_bytes import Evidence
 from costir.lifting.origins import kinds
 from costir.lifting.steps import derived
 from costir.load.family import Family
+from costir.memory_view import kept_by_layer
 from costir.symbolic import size
 
 
@@ -156,3 +158,16 @@ def test_operators_that_run_unevenly_often_have_no_formula(often, monkeypatch):
     monkeypatch.setattr(moments_of, "count", lambda *_: often(size("L"), size("X")))
     with pytest.raises(CostirError, match="does not grow evenly with L"):
         moments_of._least(evidence, (), 1)
+
+
+def test_what_a_token_keeps_of_a_layer_by_hand():
+    """Korthikanti et al. 2022: 34*D + 5*N*T bytes with dropout's masks of one byte. Here they take two, and norms keep means
+    and deviations."""
+    analysis = costir.analyze(Path(__file__).parents[1] / "examples" / "gpt_dropout.py", phase="backward")
+    _, token = kept_by_layer(analysis.memory.parts["activations"], analysis.sizes)
+    D, N, T = (size(n) for n in "DNT")
+    norms, projections, heads, mlp = 2 * 2 * D, 3 * 2 * D, 3 * 2 * D, 2 * 8 * D  # what each of them takes
+    masks, scores = 2 * D, (2 + 1 + 2) * N * T
+    rule = norms + projections + heads + mlp + masks + scores
+    assert rule == 34 * D + 5 * N * T
+    assert sp.expand(token - rule) == masks + N * T + 2 * 2 * 2

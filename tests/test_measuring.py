@@ -188,6 +188,16 @@ def test_weights_that_were_not_used_lately_take_longer(chip):
     assert far.cold > 0
 
 
+def test_work_beyond_the_caches_drives_out_no_more_code():
+    """A steep last step of what an interruption costs is not carried on: at gigabytes it would be milliseconds."""
+    c = made_up()
+    steep = Curve(("apart",), ((1 << 12, 1 << 20, 1 << 24),), (1e-6, 4e-6, 50e-6))
+    estimator = Estimator(Calibration(c.about, c.noise, c.numbers, {**c.curves, "interrupted": steep}))
+    call = calls_of(torch.relu, torch.rand(8))[0]
+    apart = [estimator.of(Recorded(call, (), (), (), False, since)).apart for since in (1 << 20, 1 << 24, 1 << 32)]
+    assert apart == pytest.approx([4e-6, 50e-6, 50e-6])
+
+
 def test_how_far_back_memory_was_touched():
     kb = 1024
     a, b, c = (1 << 20, 256 * kb), (2 << 20, 64 * kb), (3 << 20, 128 * kb)

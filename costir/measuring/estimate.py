@@ -82,7 +82,7 @@ class Estimator:
         curve = self.c.curves.get("interrupted")
         if curve is None or since <= 0 or (call.phase == "optimizer" and since < LOOP):
             return 0.0
-        return curve.at(since)
+        return curve.at(min(since, curve.grid[0][-1]))  # all that was near is gone by then: more work drives out no more
 
     def _framework(self, call: Call, tracked: bool) -> float:
         numbers = self.c.numbers

@@ -402,10 +402,11 @@ class Analysis:
         """
         from costir.hardware import Chip, load_chip
         from costir.network import Wiring
+        from costir.roofline import OVERLAPS
 
         if not isinstance(chip, str | os.PathLike | Chip):
             raise ChipError(f"{chip!r:.40} is no chip", 'give a name such as "h100", the path of a .toml file, or a Chip')
-        one_of("overlap", overlap, ("none", "op", "full"))
+        one_of("overlap", overlap, OVERLAPS)
         wiring = Wiring(algorithm, tuple((links or {}).items()), planned, latency)
         from costir.on_chip import fastest
 

@@ -49,6 +49,8 @@ def analyze(o: argparse.Namespace) -> int:
     picture = plot_file(o.plot, o.subject) if o.plot else None
     if picture is not None:
         output.may_write(picture, o.force)
+    if o.traffic == "all" and o.explain:
+        o.traffic = "inductor"  # columns are of totals; of an operator, what a compiler makes of it is what is asked
     if o.traffic == "all":
         emit(_all_traffic(o, picture), name, o)
         return DONE
@@ -73,10 +75,10 @@ shard = analyze
 
 def _all_traffic(o: argparse.Namespace, picture: Path | None) -> View:
     """`--traffic all`: the kinds of traffic side by side."""
-    if o.explain or o.sweep or picture is not None or o.critical_path:
+    if o.sweep or picture is not None or o.critical_path:
         raise CostirError(
             "--traffic all compares totals",
-            "for --explain, --plot, --sweep and --critical-path choose one: --traffic inductor, xla, ideal, eager",
+            "for --plot, --sweep and --critical-path choose one: --traffic inductor, xla, ideal, eager",
         )
     chips = _chips(o)
     analysis = _analysis(o)

@@ -53,7 +53,8 @@ def kept_by_layer(activations: Expr, sizes: Mapping[str, int]) -> tuple[Expr | N
     layer = grown.coeff(size(_DEPTH), 1)
     if layer == 0 or expand(grown - layer * size(_DEPTH)).has(size(_DEPTH)):
         return None, None
-    return layer, expand(layer / (size("B") * size("T"))) if {"B", "T"} <= set(sizes) else None
+    tokens = {size("B"), size("T")}  # a length that is one number here is in no formula, and nothing is per token
+    return layer, expand(layer / (size("B") * size("T"))) if tokens <= layer.free_symbols else None
 
 
 def _has_workspace(analysis: Analysis) -> bool:

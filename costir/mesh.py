@@ -9,6 +9,14 @@ from dataclasses import dataclass
 from costir.errors import SizeError, nearest
 from costir.symbolic import Expr, number, product, size
 
+BATCH = ("B", "batch", "batch_size", "bs", "N_batch")  # names of the size that is divided among devices as the batch
+
+
+def batch_of(sizes: Iterable[str]) -> str:
+    """The size that is the batch, by its name; "" where none is."""
+    known = set(sizes)
+    return next((n for n in BATCH if n in known), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Mesh:

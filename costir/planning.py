@@ -18,18 +18,18 @@ import numpy as np
 from costir.analysis import Analysis
 from costir.errors import CostirError, SizeError, nearest, one_of
 from costir.hardware import Chip, load_chip
-from costir.mesh import ONE_DEVICE
+from costir.mesh import BATCH, ONE_DEVICE, batch_of
 from costir.model_flops import Step
 from costir.network import Network, Wiring
 from costir.plan_records import DevicePlan, Held, LeftOut, Split, Way
 from costir.recount import SHORTCUT
+from costir.roofline import OVERLAPS
 from costir.split_search import Outcome, Program, Search, alone, every, peak_at, uneven, words_of
 from costir.splits import Placement, up_to
 from costir.symbolic import evaluate, maximum, size
 
 MOST_DEVICES = 10**6
 MOST_EACH = 16  # elements of the batch on a device, to find what it holds
-BATCH = ("B", "batch", "batch_size", "bs", "N_batch")
 DIVIDES_BATCH, DIVIDES_MATRICES = ("fsdp", "hsdp", "dp"), ("tp", "sp", "ep")
 STRATEGIES = ("fsdp", "hsdp", "tp")
 AXES = {"hsdp": ("dp", "fsdp")}  # the axes of a strategy, where they are not one of its name
@@ -146,7 +146,7 @@ def _batch(sizes: Mapping[str, int], batch: int, name: str) -> tuple[str, tuple[
     Raises:
         SizeError: no size is the batch, or the tokens are no whole number of sequences.
     """
-    found = next((n for n in BATCH if n in sizes), "")
+    found = batch_of(sizes)
     if not found:
         raise SizeError(f"{name} has no size that is its batch", f"name it {' or '.join(BATCH[:3])}")
     length = "T" if "T" in sizes else ""
@@ -195,7 +195,7 @@ def plan(
     Raises:
         CostirError: of a kind that says what is wrong; also where no strategy can divide the model.
     """
-    one_of("overlap", overlap, ("none", "op", "full"))
+    one_of("overlap", overlap, OVERLAPS)
     one_of("phase", phase, ("train", "backward", "forward"))
     for name, value in (("devices", devices), ("batch", batch), *([("tokens", tokens)] if tokens is not None else [])):
         _whole(name, value, MOST_DEVICES if name == "devices" else 10**18)

@@ -25,7 +25,7 @@ from costir.analysis import Analysis
 from costir.errors import ChipError, CostirError
 from costir.hardware import Chip
 from costir.ir import condition_text
-from costir.mesh import ONE_DEVICE
+from costir.mesh import ONE_DEVICE, batch_of
 from costir.network import AS_BUILT, Network, Wiring, shape_of
 from costir.split_search import met_by
 from costir.splits import Placement, Timed, factored, placements
@@ -45,7 +45,6 @@ from costir.symbolic import (
 )
 
 WAYS = ("added", "overlapped")
-BATCH = ("B", "batch", "batch_size", "bs", "N_batch")
 _LONG = 8  # terms of a coefficient that is still given in all sizes
 
 
@@ -136,7 +135,7 @@ def solve_split(analysis: Analysis, chip: Chip, devices: int, wiring: Wiring = A
         has = f"{len(axes)} axes" if axes else "none"
         raise CostirError(f"the best split is of two axes, and the mesh has {has}", "give two: --mesh X=8,Y=4")
     letter = next(n for n in ("N", "devices", "N_devices") if n not in analysis.sizes)
-    batch = next((n for n in BATCH if n in analysis.sizes), "")
+    batch = batch_of(analysis.sizes)
     torus = shape_of(Network(chip, ONE_DEVICE).near) == "torus"
     rows, problem = [], None
     for where in placements(chip, axes, (), wiring):

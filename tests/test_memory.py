@@ -165,6 +165,7 @@ def test_what_one_more_layer_keeps(analysed):
     both = {"B": 2, "T": 3, "L": 4}
     assert kept_by_layer(L * (B * T * D + B * T**2) + B, both) == (B * T * D + B * T**2, D + T)
     assert kept_by_layer(L * (B * T + T), both) == (B * T + T, 1 + 1 / B)
+    assert kept_by_layer(L * B * D, both) == (B * D, None)  # T is a number in it: nothing is per token
     assert kept_by_layer(L**2 * B, both) == kept_by_layer(B * T, both) == (None, None)
 
 

@@ -320,3 +320,5 @@ def test_explain_says_why_and_why_not(capsys):
     said = capsys.readouterr().out
     assert "kept out" in said
     assert "library call" in said
+    assert cli.main(["analyze", "examples/mlp.py", "--traffic", "all", "--explain", "act"]) == 0
+    assert capsys.readouterr().out == said

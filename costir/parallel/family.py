@@ -11,13 +11,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from costir.errors import LoadError, SizeError, UndividedError
 from costir.load.family import Built, Family
+from costir.mesh import BATCH, batch_of
 from costir.parallel.own_plan import Styles, own_plan
 from costir.parallel.plan import Plan
 from costir.parallel.ring import telling
 from costir.parallel.strategies import UnevenError, wrap
 from costir.parallel.world import World
 
-BATCH = ("B", "batch", "batch_size", "bs", "N_batch")
 _CHOICES = {"k"}  # experts per token: nobody divides these
 _LENGTHS = ("T", "S", "seq", "seq_len", "seqlen", "length")  # divided by sp and cp alone
 
@@ -163,7 +163,7 @@ def _length(family: Family) -> str:
 
 def _batch(family: Family, plan: Plan) -> str:
     """The size that is the batch."""
-    found = next((n for n in BATCH if n in family.sizes), "")
+    found = batch_of(family.sizes)
     if plan.batch_axes and not found:
         raise SizeError(f"{family.name} has no size that is its batch", f"name it {' or '.join(BATCH[:3])}")
     return found

@@ -346,6 +346,11 @@ def _facts(r: Report) -> Iterable[Fact]:
     yield from serving_facts(r)
     if r.free:
         yield Fact("free", f"{r.free} call{'s' if r.free > 1 else ''} of no cost: views, allocations")
+    yield from conditions_and_notes(r)
+
+
+def conditions_and_notes(r: Report) -> Iterable[Fact]:
+    """Where the formulas hold, what has no cost, and what else to know: the end of every report."""
     for c in r.constraints:
         yield Fact("holds where", str(c))
     for u in r.unknown:

@@ -71,9 +71,9 @@ def fits(r: Report) -> View:
     if not m.fits:
         raise ChipError(f"how much memory {r.chips[0].name} has is not known", "add --set memory.capacity=80e9")
     data = memory_view.data(m)["fits"]
-    facts = [f for f in memory_view.facts(m) if not f.label.startswith("fits")]
+    facts = [*(f for f in memory_view.facts(m) if not f.label.startswith("fits")), *document.conditions_and_notes(r)]
     title = f"{document.title(r)}, largest {m.fits[0].unknown} that fits"
-    doc = lambda: Document(title, document.head(r), (memory_view.fits_table(m.fits),), (*facts, *_notes(r)))
+    doc = lambda: Document(title, document.head(r), (memory_view.fits_table(m.fits),), tuple(facts))
     return View(doc, lambda: render_data.as_dict(r), lambda: [list(data[0]), *(list(d.values()) for d in data)])
 
 
@@ -92,17 +92,8 @@ def _solution(r: Report) -> Document:
         f"{document.title(r)}, critical {r.unknown_size}",
         (*head, *whole, *critical_facts(r)),
         tuple(t for t in [*tables, *mesh_tables.tables(r, by_algorithm=True), *_sweep(r)] if t.lines),
-        tuple(_notes(r)),
+        tuple(document.conditions_and_notes(r)),
     )
-
-
-def _notes(r: Report) -> Iterable[Fact]:
-    for c in r.constraints:
-        yield Fact("holds where", str(c))
-    for u in r.unknown:
-        yield Fact("unknown", u)
-    for n in r.notes:
-        yield Fact("note", n)
 
 
 def _contracting(r: Report, chip: int) -> list[tuple[str, Threshold]]:

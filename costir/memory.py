@@ -205,7 +205,7 @@ def memory(analysis: Analysis) -> Memory:
     found = [_put_in(p, fixed, origin.fixed) for p in everywhere]
     kept = _sorted([p for p in found if p is not None], analysis.sizes)
     least = {n: v for n, v in least_layers(analysis, evidence, everywhere).items() if v > 1 and n in analysis.sizes}
-    return Memory(analysis, tuple(kept), least, shortcut(evidence, everywhere))
+    return Memory(analysis, tuple(kept), least, shortcut(analysis.graph, evidence, everywhere))
 
 
 def _refuse_storage(analysis: Analysis) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from costir import trace
 from costir.errors import CostirError, LiftError
-from costir.ir import traced_phase
+from costir.ir import Graph, traced_phase
 from costir.lifting.held_bytes import Evidence, refitted
 from costir.lifting.live import by_event, held
 from costir.lifting.origins import kinds_of_turns
 from costir.lifting.peaks import Peak
-from costir.recount import SHORTCUT
+from costir.recount import SHORTCUT, where_one
 from costir.symbolic import Expr, Integer, size
 from costir.trace import Trace, no_collection
 
@@ -163,12 +163,12 @@ def _loops(analysis: Analysis) -> list[str]:
     return [n for n in analysis.sizes if n in inside and n not in analysis.origin.evidence.depths]
 
 
-def shortcut(evidence: Evidence, found: Sequence[Peak]) -> str:
+def shortcut(graph: Graph, evidence: Evidence, found: Sequence[Peak]) -> str:
     """What a run at the base sizes holds otherwise than the formulas, where it took no part in the fit."""
     base = evidence.base
     if base in evidence.traces:
         return ""
     expected = said(found, base.sizes)
     seen = _highest_of(base)
-    ones = ", ".join(f"{n} = 1" for n, v in base.sizes.items() if v == 1) or "the base sizes"
-    return "" if seen == expected else f"at {ones} {SHORTCUT}: a run holds {seen / expected - 1:+.1%}"
+    ones = where_one(graph, {n: int(v) for n, v in base.sizes.items()}) or "the base sizes"
+    return "" if seen == expected else f"at {ones} {SHORTCUT}: a run holds {100 * (seen / expected - 1):+.2g} %"

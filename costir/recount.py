@@ -12,7 +12,7 @@ from costir.cost import cost_of
 from costir.errors import CostirError, SizeError
 from costir.ir import LOOP, Conventions, Cost, Graph, Tensor
 from costir.load.family import Family
-from costir.symbolic import Expr, Integer, size, total
+from costir.symbolic import Expr, Integer, show, size, total
 
 SHORTCUT = "torch takes a shortcut"
 _MOST_CALLS = 20_000  # a longer run takes seconds
@@ -27,6 +27,12 @@ def ones(graph: Graph, values: Mapping[str, int]) -> frozenset[tuple[Expr, int]]
     """
     found = _at(graph, values)
     return frozenset((d, int(v)) for d, v in found.items() if v.is_Integer and v <= 1)
+
+
+def where_one(graph: Graph, values: Mapping[str, int]) -> str:
+    """What is 1 at these sizes, "B = 1" or "B/X = 1", for a sentence; "" where nothing is."""
+    sizes = ", ".join(f"{n} = 1" for n, v in values.items() if v == 1)
+    return sizes or ", ".join(sorted(f"{show(d)} = 1" for d, v in ones(graph, values) if v == 1))
 
 
 def equals(graph: Graph, values: Mapping[str, int]) -> frozenset[frozenset[Expr]]:

@@ -16,7 +16,7 @@ from costir.lifting.assemble import Lifted
 from costir.lifting.implied import without_implied
 from costir.lifting.trial import BY_TRIAL
 from costir.load.family import Family
-from costir.recount import SHORTCUT
+from costir.recount import SHORTCUT, where_one
 from costir.symbolic import Expr, Integer, Symbol, size, total
 from costir.trace import concrete
 
@@ -160,7 +160,7 @@ def confirmed(lifted: Lifted) -> Lifted:
     point = {size(n): Integer(v) for n, v in lifted.point.items()}
     seen = _sums([Node(c, *cost_of(c)) for c in (concrete(e) for e in lifted.witness)], {})
     said = _sums(cost(lifted.graph).nodes, point)
-    small = ", ".join(f"{n} = 1" for n, v in lifted.point.items() if v == 1)
+    small = where_one(lifted.graph, lifted.point)
     ones = small or "the base sizes"
     if seen[0] != said[0]:
         raise LiftError(
@@ -170,7 +170,7 @@ def confirmed(lifted: Lifted) -> Lifted:
         )
     if seen[1] == said[1]:
         return lifted
-    note = f"at {ones} {SHORTCUT}: {float(seen[1] / said[1] - 1):+.1%} bytes; the formulas are those for 2 and more"
+    note = f"at {ones} {SHORTCUT}: {100 * float(seen[1] / said[1] - 1):+.2g} % of bytes; the formulas are those for 2 and more"
     return _with(lifted, notes=(*lifted.graph.notes, note))
 
 

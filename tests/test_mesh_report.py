@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import costir
 from costir.cli import main
 
 MLP = str(Path(__file__).parents[1] / "examples" / "mlp.py")
@@ -125,3 +126,10 @@ def test_flops_of_all_devices_are_those_of_the_whole_model_and_what_is_repeated(
     }
     assert expand(more - by_hand[way]) == 0
     assert repeated(whole) is None
+
+
+def test_a_shortcut_is_said_to_be_taken_where_one_device_has_a_batch_of_one() -> None:
+    gpt = Path(__file__).parents[1] / "examples" / "gpt.py"
+    found = costir.analyze(gpt, mesh={"X": 8}, parallel="dp=X", phase="backward", sizes={"B": 8})
+    (said,) = [n for n in found.notes if "shortcut" in n]
+    assert said.startswith("at B/X = 1 torch takes a shortcut: -")

@@ -115,7 +115,7 @@ def analyze(
         elif mesh or parallel:
             if not plain_step:
                 raise CostirError("recompute and micro-batches are of one device", "leave out the mesh, or them")
-            loaded = _divided(loaded, mesh or {}, parallel, plan, devices)
+            loaded = _divided(loaded, mesh or {}, parallel, plan, devices, sizes or {})
         result = _of_family(loaded, phase, optimizer, conventions)
         result = result if pipeline is None else _in_stages(result, *pipeline, micro_batches)
     result = result.under(traffic)
@@ -135,13 +135,17 @@ def _refuse_without_cache(phase: str, kind: str, stored: str) -> None:
         )
 
 
-def _divided(family: Family, mesh: Mapping[str, int], parallel: str, plan: Any, devices: int | None) -> Family:
+def _divided(
+    family: Family, mesh: Mapping[str, int], parallel: str, plan: Any, devices: int | None, given: Mapping[str, int]
+) -> Family:
     """The family on a mesh of devices."""
     from costir.parallel import plan_of
-    from costir.parallel.family import distributed
+    from costir.parallel.family import distributed, one_each
     from costir.parallel.own_plan import checked
 
-    return distributed(family, plan_of(mesh, parallel, devices), checked(plan, "plan=") if plan is not None else None)
+    division = plan_of(mesh, parallel, devices)
+    styles = checked(plan, "plan=") if plan is not None else None
+    return distributed(one_each(family, division, given), division, styles)
 
 
 def _pipeline(mesh: Mapping[str, int], parallel: str, devices: int | None) -> tuple[str, int] | None:

@@ -133,3 +133,13 @@ def test_a_shortcut_is_said_to_be_taken_where_one_device_has_a_batch_of_one() ->
     found = costir.analyze(gpt, mesh={"X": 8}, parallel="dp=X", phase="backward", sizes={"B": 8})
     (said,) = [n for n in found.notes if "shortcut" in n]
     assert said.startswith("at B/X = 1 torch takes a shortcut: -")
+
+
+def test_without_a_batch_of_the_users_each_device_has_one() -> None:
+    """The base batch of a config is 1, which 8 devices would not divide."""
+    config = Path(__file__).parents[1] / "examples" / "llama3-8b"
+    found = costir.analyze(config, mesh={"X": 8}, parallel="fsdp=X", sizes={"L": 2})
+    assert found.sizes["B"] == 8
+    assert any(n.startswith("B = 8, one for each device") for n in found.notes)
+    with pytest.raises(costir.CostirError, match="8 devices along X do not divide the batch, B = 1"):
+        costir.analyze(config, mesh={"X": 8}, parallel="fsdp=X", sizes={"L": 2, "B": 1})

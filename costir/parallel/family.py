@@ -98,6 +98,18 @@ def local_sizes(family: Family, plan: Plan, sizes: Mapping[str, int]) -> dict[st
     return own
 
 
+def one_each(family: Family, plan: Plan, given: Mapping[str, int]) -> Family:
+    """The family with one element of the batch for each device, where it has fewer by itself and the user named no batch."""
+    batch = batch_of(family.sizes)
+    count = math.prod(plan.mesh[a] for a in plan.batch_axes)
+    if not batch or batch in given or family.sizes[batch] >= count:
+        return family
+    note = (
+        f"{batch} = {count}, one for each device that divides it: by itself {family.name} has {batch} = {family.sizes[batch]}"
+    )
+    return dataclasses.replace(family, sizes={**family.sizes, batch: count}, notes=(*family.notes, note))
+
+
 def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
     """The family with the axes of a mesh among its sizes.
 

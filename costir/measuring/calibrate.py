@@ -12,7 +12,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,12 +66,15 @@ class Calibrator:
         return statistics.median(self.spreads) if self.spreads else 0.0
 
 
-def calibrate(threads: int = 1, progress: Progress | None = None) -> tuple[Calibration, str]:
+def calibrate(
+    threads: int = 1, progress: Progress | None = None, every: Sequence[Kernel] | None = None
+) -> tuple[Calibration, str]:
     """Measure this machine.
 
     Args:
         threads: how many threads torch may use.
         progress: called with what is being done, and the share of the work that is done.
+        every: the kernels to time, where not all of `kernels()`.
 
     Returns:
         the calibration, and the text of a chip file with it.
@@ -81,7 +84,7 @@ def calibrate(threads: int = 1, progress: Progress | None = None) -> tuple[Calib
     try:
         with torch.no_grad():
             c = Calibrator(progress)
-            every = kernels()
+            every = kernels() if every is None else every
             curves: dict[str, Curve] = {}
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.75 * i / len(every))

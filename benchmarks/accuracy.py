@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +38,7 @@ NOISY = 0.20  # repeated steps that spread by more than this say little
 # ------------------------------------------------------------------------------------------------------------- models
 
 
-class Residual(nn.Module):
+class Residual(nn.Module):  # type: ignore[misc]
     """Two convolutions beside a shortcut."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
@@ -67,7 +66,7 @@ def mlp(B: int) -> Built:
     return Built(nn.Sequential(*layers, nn.Linear(2048, 512)), (torch.rand(B, 512),), {})
 
 
-class Recurrent(nn.Module):
+class Recurrent(nn.Module):  # type: ignore[misc]
     """Two recurrent layers and a classifier of the last step."""
 
     def __init__(self, kind: type[nn.Module], width: int, hidden: int) -> None:
@@ -75,7 +74,7 @@ class Recurrent(nn.Module):
         self.layers, self.head = kind(width, hidden, 2, batch_first=True), nn.Linear(hidden, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layers(x)[0][:, -1])  # type: ignore[no-any-return]
+        return self.head(self.layers(x)[0][:, -1])
 
 
 def lstm(B: int, T: int) -> Built:
@@ -109,7 +108,7 @@ def encoder(B: int, T: int) -> Built:
     return Built(nn.TransformerEncoder(layer, 2).eval(), (torch.rand(B, T, 128),), {})
 
 
-class Separable(nn.Module):
+class Separable(nn.Module):  # type: ignore[misc]
     """A convolution of each channel by itself, then one across channels, then one in four groups."""
 
     def __init__(self, channels: int) -> None:
@@ -127,7 +126,7 @@ def separable(B: int) -> Built:
     return Built(nn.Sequential(stem, *(Separable(48) for _ in range(4)), *head).eval(), (torch.rand(B, 3, 64, 64),), {})
 
 
-class UNet(nn.Module):
+class UNet(nn.Module):  # type: ignore[misc]
     """Down, across and up again, with group norm and SiLU."""
 
     def __init__(self, channels: int) -> None:
@@ -144,14 +143,14 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         high = self.stem(x)
         low = self.down(F.max_pool2d(high, 2))
-        return self.head(self.out(torch.cat((high, self.up(low)), 1)))  # type: ignore[no-any-return]
+        return self.head(self.out(torch.cat((high, self.up(low)), 1)))
 
 
 def unet(B: int) -> Built:
     return Built(UNet(32), (torch.rand(B, 3, 32, 32),), {})
 
 
-class Patches(nn.Module):
+class Patches(nn.Module):  # type: ignore[misc]
     """A small vision transformer, attention by `scaled_dot_product_attention`."""
 
     def __init__(self, width: int, heads: int, layers: int) -> None:
@@ -174,7 +173,7 @@ class Patches(nn.Module):
             q, k, v = f["qkv"](f["norm1"](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
             x = x + f["out"](F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
             x = x + f["down"](F.gelu(f["up"](f["norm2"](x))))
-        return self.head(x[:, 0])  # type: ignore[no-any-return]
+        return self.head(x[:, 0])
 
 
 def patches(B: int) -> Built:

@@ -16,7 +16,7 @@ from typing import Any
 
 from costir.errors import ChipError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

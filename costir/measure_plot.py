@@ -71,7 +71,7 @@ def _roofline(axes: Axes, m: Measurement) -> None:
     share = [(r.measured or 0.0) / m.measured for r in rows]
     rates = [r.flops / (r.measured or 1.0) for r in rows]
     axes.scatter(xs, rates, s=[20 + 600 * s for s in share], color=BLUE, alpha=0.6, edgecolors="white", label="measured")
-    axes.scatter(xs, [r.flops / r.estimate for r in rows], s=14, color=ORANGE, marker="x", label="estimate")
+    axes.scatter(xs, [r.flops / (r.estimate or 1.0) for r in rows], s=14, color=ORANGE, marker="x", label="estimate")
     for k in [i for i in sorted(range(len(rows)), key=lambda i: -share[i])[:LABELS] if share[i] >= 0.01]:
         name = f"{rows[k].path.rpartition('.')[2]} {rows[k].op}".strip()
         axes.annotate(f"{name} {share[k]:.0%}", (xs[k], rates[k]), fontsize=7.5, xytext=(6, -9), textcoords="offset points")

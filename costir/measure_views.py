@@ -68,7 +68,8 @@ def _operators(m: Measurement, brief: bool) -> Table:
         lines.append(Entry("operator", (name, str(r.count), *_cells(r.bound, r.estimate, r.measured), r.binds)))
     if small:
         lines.append(Entry("small", (f"  {len(small)} small operators", str(sum(r.count for r in small)), *_sum(small), "")))
-    lines.append(Entry("operator", ("  between operators", "", "", "", seconds(m.between), "", "overhead")))
+    between = (seconds(m.around), seconds(m.between), f"{m.around / m.between - 1:+.0%}" if m.between else "-")
+    lines.append(Entry("operator", ("  between operators", "", "", *between, "overhead")))
     lines += [Entry("rule"), Entry("total", ("total", str(m.operators), *_cells(m.bound, m.estimate, m.measured), ""))]
     return Table(columns, tuple(lines))
 
@@ -178,7 +179,8 @@ def _point(m: Measurement) -> dict[str, Any]:
             "bound_violations": s.bound_violations, "noise": s.noise, "error_bar": s.error_bar, "loaded": s.loaded,
             "verdict": s.verdict,
         },
-        "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between},
+        "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between,
+                  "between_estimate": m.around},
         "operators": [
             {"phase": r.phase, "path": r.path, "op": r.op, "count": r.count, "bound": r.bound, "estimate": r.estimate,
              "measured": r.measured, "error": r.error, "binds": r.binds, "alike": r.alike} for r in m.rows

@@ -36,7 +36,9 @@ NUMBERS = ("view", "view_grad", "module", "grad", "node", "leaf", "start", "opti
 def made_up(about: dict[str, str]) -> Calibration:
     """A calibration in a moment: 2 us a call, and a nanosecond for the product of all sizes."""
     curves = {
-        k.name: Curve(tuple(k.axes), tuple(k.axes.values()), tuple(2e-6 + 1e-9 * math.prod(p.values()) for p in k.points()))
+        k.name: Curve(
+            tuple(k.axes), tuple(k.axes.values()), tuple(min(1e3, 2e-6 + 1e-9 * math.prod(p.values())) for p in k.points())
+        )
         for k in kernels()
     }
     numbers = dict.fromkeys(NUMBERS, 1e-6) | {"fresh": 1e-10, "bandwidth_8192": 1e11, "bandwidth_1048576": 1e10}

@@ -39,7 +39,7 @@ def made_up() -> Calibration:
     """A machine on which everything takes 1 us and 0.1 ns per number."""
     curves = {}
     for k in kernels():
-        seconds = tuple(1e-6 + 1e-10 * math.prod(p.values()) for p in k.points())
+        seconds = tuple(min(1e3, 1e-6 + 1e-10 * math.prod(p.values())) for p in k.points())
         curves[k.name] = Curve(tuple(k.axes), tuple(k.axes.values()), seconds)
     about = {**calibrating.machine(), "threads": "1", "seconds": "0"}
     return Calibration(about, 0.02, dict(NUMBERS), curves)
@@ -84,7 +84,7 @@ def test_a_calibration_is_read_back(chip):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("format = 1", "format = 2"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
+    [("format = 2", "format = 1"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
      ('axes = ["n"]', 'axes = ["m"]'), ("[calibration.number]", "[calibration.nummer]")],
 )  # fmt: skip
 def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
@@ -208,9 +208,18 @@ def test_how_far_back_memory_was_touched():
     assert far[2][0] == [128 * kb]
     assert far[0][0] == [256 * kb]  # by the last call of the step before
     assert far[0][1] == [128 * kb + 384 * kb + 64 * kb]  # b's memory: read by the second call, then c twice, a, and a again
-    assert since[0] == 0  # x ran right before
-    assert since[2] == 192 * kb
-    assert since[1] == 384 * kb + 320 * kb
+    assert since[0] == (0, 0)  # x ran right before
+    assert since[2] == (192 * kb, 1)
+    assert since[1] == (384 * kb + 320 * kb, 1)
+
+
+def test_a_view_touches_nothing():
+    a, b, c = (1 << 20, 1 << 18), (2 << 20, 1 << 16), (3 << 20, 1 << 16)
+    steps = [("aten.mm.default", ([a], [b])), ("aten.relu.default", ([b], [c]))]
+    plain = _distances(*zip(*steps, strict=True))
+    seen = _distances(*zip(("aten.t.default", ([a], [a])), *steps, strict=True))
+    assert [far[1:] for far in seen] == list(plain)
+    assert plain[0][0] == ([3 * (1 << 16) + (1 << 18)], [2 * (1 << 16)])
 
 
 # -------------------------------------------------------------------------------------------------------- measurement
@@ -343,4 +352,4 @@ def test_wrong_questions(files, capsys, options):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("costir: ")
-    assert calibration.FORMAT == 1
+    assert calibration.FORMAT == 2

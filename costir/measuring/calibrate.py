@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from costir.calibration import Calibration, Curve, to_toml
+from costir.measuring.interrupted import interrupted
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.overheads import overheads
-from costir.measuring.timing import Timed, timed
+from costir.measuring.timing import Timed, one_by_one, timed
 
 Progress = Callable[[str, float], None]
-APART = tuple(1 << p for p in (12, 16, 18, 20, 22, 24))
+FRESH_PAGES = 1 << 26  # bytes: no allocator keeps so large a block
 WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
+SLOW = 0.2  # seconds
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
@@ -89,13 +90,13 @@ def calibrate(
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.75 * i / len(every))
                 curves[kernel.name] = c.curve(kernel)
-            curves["interrupted"] = _interrupted(c)
+            curves["interrupted"], apart = interrupted(every)
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
             rates = {"fp32": _fp32_rate(curves), **_rates(c)}
             c.progress("overheads", 0.95)
-            numbers = {**overheads(), "fresh": _fresh(c)}
+            numbers = {**overheads(), "fresh": _fresh(c), **apart}
     finally:
         torch.set_num_threads(before)
     numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}
@@ -122,37 +123,13 @@ def _bandwidths(c: Calibrator) -> Iterator[tuple[int, float]]:
         yield size, 12 * (n // 3) / c.time(partial(torch.add, third[0], third[1], out=third[2]))
 
 
-def _interrupted(c: Calibrator) -> Curve:
-    """What an operator takes longer where its code ran some bytes of other operators' work ago, on average over many."""
-    x, w = torch.rand(64, 64), torch.ones(64)
-    mask = x > 0.5
-    several: list[Callable[[], Any]] = [
-        partial(torch.relu, x), partial(F.gelu, x), partial(torch.softmax, x, -1), partial(F.layer_norm, x, (64,), w, w),
-        partial(torch.add, x, x), partial(torch.mul, x, 2.0), partial(torch.tanh, x), partial(torch.sum, x, 0),
-        partial(torch.cat, (x, x)), partial(torch.mm, x, x), partial(torch.addmm, w, x, x), partial(torch.where, mask, x, x),
-        x.t().contiguous, partial(torch.log_softmax, x, -1), partial(torch.mean, x, -1), partial(F.silu, x),
-    ]  # fmt: skip
-    hot = sum(map(c.time, several))
-    found: list[float] = []
-    for size in APART:
-        between = torch.ones(size // 4)
-
-        def run(between: torch.Tensor = between) -> None:
-            for f in several:
-                between.sum()
-                f()
-
-        extra = c.time(run, 5, 0.02) - hot - len(several) * c.time(between.sum)
-        found.append(max(extra / len(several), 1e-9, *found))
-    return Curve(("apart",), (APART,), tuple(found))
-
-
 def _fresh(c: Calibrator) -> float:
     """Seconds per byte that a write into memory takes longer where the system has to give the pages first."""
-    n = 1 << 25
-    used = torch.empty(n // 4)
-    fresh = c.time(lambda: torch.empty(n // 4 * 2).fill_(1.0), 2) / (2 * n)
-    return max(0.0, fresh - c.time(lambda: used.fill_(1.0), 2) / n)
+    n = FRESH_PAGES // 4
+    used = torch.ones(n)
+    # Medians: the system has large pages at hand only now and then, and the best of several would be such a moment.
+    fresh, again = (one_by_one(f, 9) for f in (lambda: torch.empty(n).fill_(1.0), lambda: used.fill_(1.0)))
+    return max(0.0, fresh - again) / FRESH_PAGES
 
 
 def _envelope(found: Iterator[tuple[int, float]]) -> dict[int, float]:
@@ -185,6 +162,8 @@ def _rates(c: Calibrator) -> dict[str, float]:
         best = 0.0
         for n in (256, 1024):
             a = torch.rand(n, n).to(dtype)
+            if best and 2 * n**3 / best > SLOW:  # a type without instructions of its own, at its best already
+                break
             try:
                 best = max(best, 2 * n**3 / c.time(partial(torch.mm, a, a), 2, 0.004))
             except RuntimeError:  # a type that this machine cannot multiply

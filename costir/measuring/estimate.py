@@ -28,6 +28,8 @@ class Estimate:
         fresh: writing into memory that the system has to give first.
         framework: what autograd, the backward engine or the optimizer's loop add around it.
         alike: another operator's curve stands in.
+        around: the part of all these that is spent before and after the operator itself: the way from Python to it, the
+            backward engine, the optimizer's loop.
     """
 
     kernel: float
@@ -37,11 +39,17 @@ class Estimate:
     framework: float = 0.0
     alike: bool = False
     apart: float = 0.0
+    around: float = 0.0
 
     @property
     def total(self) -> float:
         """Seconds."""
         return self.kernel + self.cold + self.fresh + self.framework + self.apart
+
+    @property
+    def inside(self) -> float:
+        """Seconds of the operator itself, as a profiler sees it."""
+        return max(0.0, self.total - self.around)
 
 
 class Estimator:
@@ -68,21 +76,26 @@ class Estimator:
         call, numbers = r.call, self.c.numbers
         framework = self._framework(call, r.tracked)
         if call.name in VIEWS:
-            return Estimate(numbers["view"], numbers["view"], framework=framework)
+            return Estimate(numbers["view"], numbers["view"], framework=framework, around=numbers["view"] + framework)
         found = lookups(call, r.strides, cost or cost_of(call, Conventions())[0])
         found = [x if x.curve in self.c.curves else Lookup("unary", x.sizes[:1], x.times, True) for x in found]
         empty = min(self.c.curves["unary"].at(16), *(self.seconds(x) for x in found)) if found else numbers["view"]
         kernel = sum(self.seconds(x) for x in found) if found else empty
-        apart = self._apart(call, r.since)
+        apart = self._apart(r, found)
         alike = any(x.alike for x in found)
-        return Estimate(kernel, empty, self._cold(r, found), self._fresh(call), framework, alike, apart)
+        around = min(empty, numbers.get("python", 0.0)) + (framework if call.phase != "forward" else 0.0)
+        return Estimate(kernel, empty, self._cold(r, found), self._fresh(call), framework, alike, apart, around)
 
-    def _apart(self, call: Call, since: int) -> float:
+    def _apart(self, r: Recorded, found: list[Lookup]) -> float:
         """An optimizer's loop was timed as a loop: only what lies far apart is more."""
         curve = self.c.curves.get("interrupted")
-        if curve is None or since <= 0 or (call.phase == "optimizer" and since < LOOP):
+        since = r.since + r.others * self.c.numbers.get("code", 0.0)
+        if curve is None or since <= 0 or not found or (r.call.phase == "optimizer" and since < LOOP):
             return 0.0
-        return curve.at(min(since, curve.grid[0][-1]))  # all that was near is gone by then: more work drives out no more
+        times = self.c.numbers.get(f"apart_{found[0].curve}", 1.0)
+        return times * curve.at(
+            min(since, curve.grid[0][-1])
+        )  # all that was near is gone by then: more work drives out no more
 
     def _framework(self, call: Call, tracked: bool) -> float:
         numbers = self.c.numbers
@@ -102,26 +115,27 @@ class Estimator:
         ]  # fmt: skip
         held = sum(nbytes for _, nbytes, *_ in (*operands, *results))
         product = bool(found) and found[0].curve.startswith("mm")
-        rows = min(found[0].sizes[0], found[0].sizes[1]) if product else 0.0
+        rows = found[0].sizes if product else ()
         extra = 0.0
         for _, nbytes, back, written, role in (*operands, *results):
             if back <= held:
                 continue
             if product and not written and role in ("weight", "state", "grad"):
-                extra += self._streamed(nbytes, back, rows)
+                extra += self._streamed(nbytes, back, min(rows[0], rows[1]), rows[2])
             else:
                 slower = 1 / bandwidth(self.c, back) - 1 / bandwidth(self.c, held)
                 extra += (2 if written else 1) * nbytes * max(0.0, slower)  # a line is read before it is written
         return extra
 
-    def _streamed(self, nbytes: float, back: float, rows: float) -> float:
-        """Weights of a product, which hides some of their way behind its work."""
+    def _streamed(self, nbytes: float, back: float, rows: float, length: float) -> float:
+        """Weights of a product, in rows of a length, which hides some of their way behind its work."""
         curve = self.c.curves.get("streamed")
         if curve is None:
             return 0.0
-        first, last = curve.grid[1][0], curve.grid[1][-1]
-        near = curve.at(rows, max(first, nbytes))  # how they were left when it was timed alone
-        return nbytes * max(0.0, curve.at(rows, min(back, last)) - near) / first
+        first, last, longest = curve.grid[2][0], curve.grid[2][-1], curve.grid[1][-1]
+        # How they were left when it was timed alone, and how they are now; longer rows come no faster.
+        near, far = (curve.at(rows, min(length, longest), size) for size in (max(first, nbytes), min(back, last)))
+        return nbytes * max(0.0, far - near) / first
 
     def _fresh(self, call: Call) -> float:
         made = [t for t in call.outputs if float(t.nbytes) >= FRESH]

@@ -22,6 +22,7 @@ Make = Callable[..., Run]
 SIZES = (16, 256, 2048, 1 << 14, 1 << 17, 1 << 20, 1 << 22)  # elements; larger ones get fresh pages at every call
 ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
 EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  # of matrices; rows of a batch go further
+POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 28))  # bytes of weights
 LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
 
 
@@ -218,10 +219,10 @@ def _batch_norm(training: bool) -> Make:
     return make
 
 
-def _streamed(m: int, pool: int) -> Run:
-    """A product whose 256 kB of weights were last used `pool` bytes ago."""
-    weights = itertools.cycle([torch.rand(256, 256) for _ in range(max(1, pool >> 18))])
-    x = torch.rand(m, 256)
+def _streamed(m: int, k: int, pool: int) -> Run:
+    """A product whose 1 MB of weights, in rows of k, were last used `pool` bytes ago."""
+    weights = itertools.cycle([torch.ones((1 << 18) // k, k) for _ in range(max(1, pool >> 20))])
+    x = torch.rand(m, k)
     return lambda: F.linear(x, next(weights))
 
 
@@ -249,6 +250,6 @@ def kernels() -> list[Kernel]:
         Kernel("avg_pool", sides, _image(lambda x: F.adaptive_avg_pool2d(x, 1))),
         Kernel("batch_norm", sides, _batch_norm(False)),
         Kernel("batch_norm_training", sides, _batch_norm(True)),
-        Kernel("streamed", {"m": (1, 16, 256), "pool": tuple(1 << p for p in (18, 20, 22, 24, 26, 28))}, _streamed),
+        Kernel("streamed", {"m": (1, 16, 256), "k": (128, 512, 2048), "pool": POOLS}, _streamed),
     ]
     return out

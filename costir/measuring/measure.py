@@ -43,7 +43,8 @@ class Row:
     Attributes:
         phase, path, op: what they are.
         count: how many.
-        bound, estimate, measured: seconds of all of them; `measured` is None where the profiler showed no such event.
+        bound, estimate, measured: seconds of all of them, without what is spent around them (`parts.around`); `measured` is
+            None where the profiler showed no such event.
         binds: "overhead", "memory" or "compute".
         parts: of the estimate.
         alike: another operator's curve stood in for one that was not calibrated.
@@ -116,6 +117,7 @@ class Measurement:
         rows: operators, in the order of the step.
         bound, estimate, measured: seconds of the whole.
         between: seconds outside operators: modules, Python, autograd.
+        around: the estimate of it.
         modules: how many modules were called.
     """
 
@@ -128,6 +130,7 @@ class Measurement:
     estimate: float
     measured: float
     between: float
+    around: float
     modules: int
     operators: int
     summary: Summary
@@ -181,7 +184,8 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     estimate = total((row.parts for row in each), model.modules, model.leaves, c)
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
     return Measurement(
-        family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between, model.modules,
+        family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between,
+        max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
         len(calls), summary, tuple(notes(c, loaded)),
     )  # fmt: skip
 
@@ -210,7 +214,7 @@ def row_of(r: Recorded, measured: float | None, estimator: Estimator, chip: Chip
     path = re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", r.call.path)
     flops, nbytes = float(cost.flops), float(cost.nbytes)
     return Row(
-        r.call.phase, path, r.call.name, 1, bound, parts.total, measured, binds, parts, parts.alike, flops, nbytes,
+        r.call.phase, path, r.call.name, 1, bound, parts.inside, measured, binds, parts, parts.alike, flops, nbytes,
         cost.special != 0 and cost.matmul == 0, min(saved, bound),
     )  # fmt: skip
 
@@ -269,11 +273,11 @@ def _grouped(each: Sequence[Row]) -> tuple[Row, ...]:
 
 def _together(rows: Sequence[Row]) -> Row:
     measured = [r.measured for r in rows if r.measured is not None]
-    kinds = ("kernel", "call", "cold", "fresh", "framework", "apart")
+    kinds = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")
     parts = Estimate(**{k: sum(getattr(r.parts, k) for r in rows) for k in kinds})
     votes = {b: sum(r.estimate for r in rows if r.binds == b) for b in ("overhead", "memory", "compute")}
     return replace(
-        rows[0], count=len(rows), bound=sum(r.bound for r in rows), estimate=parts.total, parts=parts,
+        rows[0], count=len(rows), bound=sum(r.bound for r in rows), estimate=parts.inside, parts=parts,
         measured=sum(measured) * len(rows) / len(measured) if measured else None, binds=max(votes, key=lambda b: votes[b]),
         alike=any(r.alike for r in rows), special=rows[0].special, fusable=sum(r.fusable for r in rows),
         flops=sum(r.flops for r in rows), nbytes=sum(r.nbytes for r in rows),

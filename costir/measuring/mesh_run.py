@@ -156,7 +156,7 @@ def _estimate(model: Subject, chip: Chip, world: RealWorld) -> tuple[dict[str, f
     estimator = Estimator(c)
     calls = model.record(world)
     rows = [measure.row_of(r, None, estimator, chip, 0.0) for r in calls]
-    out = {b: sum(row.estimate for row in rows if row.binds == b) for b in ("compute", "memory", "overhead")}
+    out = {b: sum(row.parts.total for row in rows if row.binds == b) for b in ("compute", "memory", "overhead")}
     whole = total((row.parts for row in rows), model.modules, model.leaves, c)
     out["overhead"] += whole - sum(out.values())
     return out, len(calls)

@@ -5,11 +5,13 @@ Each is the slope or the difference of two timings of tiny operators, so that no
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import torch
 from torch import nn
 
+from costir.measuring.profile import events
 from costir.measuring.timing import timed
 
 _MANY = 64
@@ -21,10 +23,10 @@ def overheads() -> dict[str, float]:
     `view`: a view from Python; `view_grad`: one that autograd follows; `module`: one more `nn.Module.__call__`; `grad`: what
     autograd adds to an operator that it follows; `node`: what its backward node adds to the backward operator's own time;
     `start`: entering and leaving a backward pass; `leaf`: adding up one parameter's gradient; `optimizer`: what AdamW's loop
-    adds to one of its operators.
+    adds to one of its operators; `python`: the part of an operator's time that is spent on the way from Python to it and back.
     """
     with torch.enable_grad():
-        return {**_views(), **_modules(), **_autograd(), **_optimizer()}
+        return {**_views(), **_modules(), **_autograd(), **_optimizer(), "python": _python()}
 
 
 def _best(function: Any) -> float:
@@ -99,3 +101,17 @@ def _optimizer() -> dict[str, float]:
             lambda: x.sqrt(), lambda: x / 2.0, lambda: x.add_(1e-9), lambda: x.addcdiv_(y, y, value=1e-9),
         )))  # fmt: skip
     return {"optimizer": max(0.0, (each - work) / 10)}
+
+
+def _python() -> float:
+    """What a tiny operator takes from Python, less what the profiler says that the operator itself takes."""
+    x = torch.rand(16)
+
+    def several() -> None:
+        for _ in range(_MANY):
+            x.mul(2.0)
+
+    with torch.no_grad():
+        whole = _best(several) / _MANY
+        inside = [e.end - e.start for e in events(several) if e.name == "aten::mul"]
+    return max(0.0, whole - statistics.median(inside)) if inside else 0.0

@@ -36,7 +36,7 @@ def in_place(step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUN
     """The seconds of every call, the shortest of several profiled steps; None where the profiler shows no such event."""
     best: list[float | None] = [None] * len(calls)
     for _ in range(runs):
-        found = _matched(_events(step), [_name(r) for r in calls])
+        found = _matched(events(step), [_name(r) for r in calls])
         best = [b if f is None else f if b is None else min(b, f) for b, f in zip(best, found, strict=True)]
     return best
 
@@ -46,7 +46,7 @@ def _name(r: Recorded) -> str:
     return "" if r.call.name in VIEWS else f"{r.call.op.split('.')[0]}::{r.call.name}"
 
 
-def _events(step: Callable[[], Any]) -> list[Event]:
+def events(step: Callable[[], Any]) -> list[Event]:
     """What one step ran, in the order in which it began."""
     with profile(use_kineto=True) as found:
         step()
@@ -58,22 +58,22 @@ def _events(step: Callable[[], Any]) -> list[Event]:
     return sorted(out, key=lambda e: (e.start, -e.end))
 
 
-def _matched(events: Sequence[Event], names: Sequence[str]) -> list[float | None]:
+def _matched(seen: Sequence[Event], names: Sequence[str]) -> list[float | None]:
     """For each call in turn, the next event of its name that lies in no event matched before."""
     places: dict[str, list[int]] = {}
-    for i, e in enumerate(events):
+    for i, e in enumerate(seen):
         places.setdefault(e.name, []).append(i)
     out: list[float | None] = []
     here, until = 0, 0.0
     for name in names:
         known = places.get(name, [])
         k = bisect.bisect_left(known, here)
-        while k < len(known) and events[known[k]].start < until:
+        while k < len(known) and seen[known[k]].start < until:
             k += 1
         if k == len(known) or known[k] > here + AHEAD:
             out.append(None)
             continue
-        found = events[known[k]]
+        found = seen[known[k]]
         out.append(found.end - found.start)
         here, until = known[k] + 1, found.end
     return out

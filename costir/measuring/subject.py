@@ -15,6 +15,7 @@ from costir import trace
 from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
+from costir.measuring.lookup import VIEWS
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
@@ -32,6 +33,7 @@ class Recorded:
         out: the same for the results' memory.
         tracked: autograd follows the call.
         since: the bytes that were touched since an operator of this name ran; 0 for one right after another.
+        others: how many other operators ran since.
     """
 
     call: Call
@@ -40,6 +42,7 @@ class Recorded:
     out: tuple[int, ...]
     tracked: bool
     since: int
+    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,10 +159,10 @@ class _Runs:
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
         far, since = _distances([e.op for e in seen.events], seen.spans)
         out = []
-        for event, tracked, (reads, writes), back in zip(seen.events, seen.tracked, far, since, strict=True):
+        for event, tracked, (reads, writes), (back, others) in zip(seen.events, seen.tracked, far, since, strict=True):
             call = trace.concrete(event)
             strides = tuple(seen.strides.get(t.ref, ()) for t in call.inputs)
-            out.append(Recorded(call, strides, tuple(reads), tuple(writes), tracked, back))
+            out.append(Recorded(call, strides, tuple(reads), tuple(writes), tracked, back, others))
         return out
 
     def _recorded(self, world: Any) -> _RealRecorder:
@@ -214,24 +217,29 @@ def _span(t: torch.Tensor) -> Span:
 Far = tuple[list[int], list[int]]  # of operands, and of results
 
 
-def _distances(ops: list[str], spans: list[tuple[list[Span], list[Span]]]) -> tuple[list[Far], list[int]]:
-    """For every call: the bytes touched since its operands and its results' memory were touched, and since its operator ran.
+def _distances(ops: list[str], spans: list[tuple[list[Span], list[Span]]]) -> tuple[list[Far], list[tuple[int, int]]]:
+    """For every call: the bytes touched since its operands and its results' memory were touched; and since its operator ran,
+    the bytes touched and how many other operators ran.
 
-    In steps that repeat: the second time round counts. Memory is followed in blocks of 64 kB.
+    In steps that repeat: the second time round counts. Memory is followed in blocks of 64 kB; a view touches none.
     """
     touched, last, ran = 0, dict[int, int](), dict[str, int]()
     for again in (False, True):
         far: list[Far] = []
-        since: list[int] = []
+        since: list[tuple[int, int]] = []
         for op, (reads, writes) in zip(ops, spans, strict=True):
             before = touched
             far.append(([_back(s, last, touched) for s in reads], [_back(s, last, touched) for s in writes]))
+            if op.split(".")[1:2] and op.split(".")[1] in VIEWS:
+                since.append((0, 0))
+                continue
             for address, size in dict.fromkeys((*reads, *writes)):
                 for block in range(address >> BLOCK, (address + size) >> BLOCK) if size else ():
                     last[block] = touched
                 last[address >> BLOCK] = touched
                 touched += size
-            since.append(before - ran.get(op, before))
+            after = list(ran)  # in the order in which they ran last
+            since.append((before - ran.pop(op, before), len(after) - after.index(op) - 1 if op in after else 0))
             ran[op] = touched
         if again:
             break

@@ -48,6 +48,22 @@ def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002,
     return Timed(best, statistics.median(found) / best - 1)
 
 
+def one_by_one(function: Callable[[], Any], times: int, before: Callable[[], Any] | None = None) -> float:
+    """Seconds of a call, each timed by itself, the median of several.
+
+    Args:
+        function: what to call.
+        times: how often.
+        before: called before each of them, untimed.
+    """
+    found: list[float] = []
+    for _ in range(times):
+        if before is not None:
+            before()
+        found.append(_round(function, 1))
+    return statistics.median(found)
+
+
 def _round(function: Callable[[], Any], loops: int) -> float:
     began = time.perf_counter()
     for _ in range(loops):

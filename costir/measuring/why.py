@@ -48,8 +48,9 @@ def why(m: Measurement) -> Why:
     slack = [(r, max(0.0, r.parts.kernel - r.parts.call - r.bound)) for r in m.rows]
     special = sum(s for r, s in slack if r.special)
     efficiency = sum(s for r, s in slack if not r.special)
-    call, cold, fresh = (sum(getattr(r.parts, k) for r in m.rows) for k in ("call", "cold", "fresh"))
-    apart = sum(r.parts.apart for r in m.rows)
+    cold, fresh, apart = (sum(getattr(r.parts, k) for r in m.rows) for k in ("cold", "fresh", "apart"))
+    # What is spent on the way to an operator lies between the operators where it is measured.
+    call = sum(r.parts.inside - (r.parts.kernel - r.parts.call) - r.parts.cold - r.parts.fresh - r.parts.apart for r in m.rows)
     floor = sum(min(r.bound, r.parts.kernel) for r in m.rows) - saved
     known = floor + saved + special + efficiency + call + cold + apart + fresh + m.between
     parts = (

@@ -92,9 +92,10 @@ def facts(m: Memory) -> Iterable[Fact]:
 
 
 def fit_text(f: Fit) -> str:
-    """One line: "yes, 61.2 GB of 84.94 GB; largest B = 12"."""
+    """One line: "yes, 61.2 GB of 84.94 GB (57 of 79.1 GiB); largest B = 12"."""
     word = "yes" if f.needed <= f.capacity else "no"
-    return f"{word}, {si(f.needed, 'B')} of {si(f.capacity, 'B')}; {largest_text(f)}"
+    binary = f"{f.needed / 2**30:.3g} of {f.capacity / 2**30:.3g} GiB"
+    return f"{word}, {si(f.needed, 'B')} of {si(f.capacity, 'B')} ({binary}); {largest_text(f)}"
 
 
 def largest_text(f: Fit) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from costir import solve
-from costir.collectives import ALGORITHMS
+from costir.collectives import ALGORITHMS, NAMES
 from costir.communication import Communication
 from costir.errors import CostirError
 from costir.ir import Constraint, Costed, Graph
@@ -105,14 +105,14 @@ def _algorithms(roof: Roofline, unknown: str) -> Iterable[ByAlgorithm]:
     fabric = roof.fabric
     if not roof.communicates or fabric.wiring.algorithm or fabric.measured is not None or not unknown:
         return
-    taken = {name for n in roof.nodes for t in n.cost.transfers for name in fabric.algorithms(t)}
-    for name, algorithm in ALGORITHMS.items():
-        if name == "book_switch":  # what "book" means behind a switch
-            continue
+    transfers = [t for n in roof.nodes for t in n.cost.transfers]
+    taken = {name for t in transfers for name in fabric.algorithms(t)}
+    for name in NAMES:
         wiring = replace(fabric.wiring, algorithm=name)
         try:
+            used = replace(fabric, wiring=wiring).algorithms(transfers[0])[0]
             seconds = roofline(roof.costed, roof.chip, wiring).at().network
             threshold = solve.whole(roof.costed, roof.chip, unknown, "network", wiring)
         except CostirError:  # it does not run on these links, or does not do one of these collectives
             continue
-        yield ByAlgorithm(roof.chip.label, name, algorithm.words, float(seconds), threshold, taken == {name})
+        yield ByAlgorithm(roof.chip.label, name, ALGORITHMS[used].words, float(seconds), threshold, taken == {used})

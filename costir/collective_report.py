@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
 
+import sympy as sp
+
 from costir import hardware
-from costir.collectives import ALGORITHMS, KINDS
+from costir.collectives import ALGORITHMS, KINDS, NAMES, public
 from costir.errors import CostirError, SizeError, nearest
 from costir.hardware import Chip
 from costir.ir import Collective, Transfer
-from costir.mesh import Mesh, check_mesh
+from costir.mesh import Mesh, check_mesh, known_axes
 from costir.network import Level, Network, Wiring
 from costir.symbolic import Boolean, Expr, apply, at_branch, evaluate, factored, number, size, total
 
@@ -120,7 +122,12 @@ def collective(
     if not mesh:
         raise SizeError("a collective needs a mesh", "write for example --mesh X=8")
     check_mesh(mesh)
+    letter = next((n for n in mesh if n == str(V) or n.startswith(("W_", "t_"))), "")
+    if letter:
+        raise SizeError(f"{letter[:40]} is a letter of the formulas: V is the payload, W_LINK a rate, t_LINK a latency",
+                        "give the axis another name")  # fmt: skip
     found = chip if isinstance(chip, Chip) else hardware.load_chip(chip)
+    known_axes(links or {}, mesh)
     net = Network(found, Mesh.of(list(mesh)), dict(mesh), Wiring(algorithm, tuple((links or {}).items()), planned))
     group = tuple(axes) or tuple(mesh)
     twice = next((a for a in group if group.count(a) > 1), None)
@@ -160,12 +167,11 @@ def _rows(net: Network, transfer: Transfer, payload: Fraction) -> list[ByWay]:
     if net.wiring.algorithm:
         return [_row(net, transfer, payload, net.algorithms(transfer)[0], True)]
     fits, rows = net.algorithms(transfer)[0], []
-    for name in ALGORITHMS:
-        if name == "book_switch":  # what "book" means behind a switch
-            continue
+    for name in NAMES:
         one = replace(net, wiring=replace(net.wiring, algorithm=name))
         try:
-            rows.append(_row(net if name == fits else one, transfer, payload, name, name == fits))
+            used, taken = one.algorithms(transfer)[0], name == public(fits)
+            rows.append(_row(net if taken else one, transfer, payload, used, taken))
         except CostirError:  # not on these links, or not this collective
             continue
     return rows or [_row(net, transfer, payload, fits, True)]
@@ -174,22 +180,40 @@ def _rows(net: Network, transfer: Transfer, payload: Fraction) -> list[ByWay]:
 def _row(net: Network, transfer: Transfer, payload: Fraction, name: str, taken: bool) -> ByWay:
     point: dict[Any, Any] = {size(n): v for n, v in net.sizes.items()}
     levels = [level for level in net.levels(transfer) if evaluate(level.form.share, point) != 0]
-    parts = [(V * level.scale * level.form.share, level) for level in levels]
+    parts = [(level.scale * level.form.share, level) for level in levels]
     letters = {size(f"W_{level.link.name}"): level.rate for level in levels}
     shown = apply("max", [e / size(f"W_{level.link.name}") for e, level in parts]) if len(parts) > 1 else total(
         e / size(f"W_{level.link.name}") for e, level in parts)  # fmt: skip
-    formula, where = at_branch(shown, {**point, V: number(payload), **letters})
+    per_byte, conditions = at_branch(shown, {**point, **letters})
+    plain = dict.fromkeys(_plainly(c.xreplace(letters)) for c in conditions)
+    formula = V * per_byte
     seconds = float(evaluate(formula, {**point, V: number(payload), **letters}))
     late = _latency(levels)
     latency = None if late is None else float(evaluate(late[1], point))
-    per_byte = seconds / float(payload)
     return ByWay(
-        name=name, words=ALGORITHMS[name].words, formula=factored(formula), rates={str(k): v for k, v in letters.items()},
+        name=public(name), words=ALGORITHMS[name].words, formula=factored(formula),
+        rates={str(k): v for k, v in letters.items()},
         latency_formula=None if late is None else factored(at_branch(late[0], point)[0]), bandwidth=seconds, latency=latency,
-        seconds=max(seconds, latency or 0.0), least=None if latency is None or not per_byte else latency / per_byte,
+        seconds=max(seconds, latency or 0.0),
+        least=None if latency is None or not seconds else latency / seconds * float(payload),
         planned=_planned(net, transfer, payload), taken=taken,
-        where=tuple(c for c in where if not c.has(V) and len(str(c)) < 30),
+        where=tuple(c for c in plain if c != sp.true),
     )  # fmt: skip
+
+
+def _plainly(condition: Boolean) -> Boolean:
+    """An inequality of sizes with its number on the right: X >= 2 for 1 <= X - 1, X*Y <= 8 for 8/(X*Y) >= 1."""
+    if not isinstance(condition, sp.Ge | sp.Le):
+        return cast(Boolean, sp.to_nnf(condition))
+    top, bottom = sp.fraction(sp.together(condition.lhs - condition.rhs))
+    if not bottom.is_positive:
+        return condition
+    constant, rest = sp.expand(top).primitive()[1].as_coeff_Add()
+    scale, rest = rest.as_coeff_Mul()
+    if not rest.free_symbols:
+        return condition
+    up = isinstance(condition, sp.Ge) == bool(scale > 0)
+    return cast(Boolean, (sp.Ge if up else sp.Le)(rest, -constant / scale, evaluate=False))
 
 
 def _latency(levels: Sequence[Level]) -> tuple[Expr, Expr] | None:

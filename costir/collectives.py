@@ -49,7 +49,8 @@ class Algorithm:
 
     Attributes:
         words: what it is, for people.
-        networks: the shapes of network that it runs on: "ring" (a closed axis), "line", "switch", "mesh".
+        networks: the shapes of network that it runs on: "ring" (a closed axis), "line", "switch", "mesh" (a link for each
+            pair), "" (nothing is known but what all links of a chip carry together).
         gather: the form of an all_gather over axes of these lengths; reduce_scatter runs it backwards.
         others: forms of kinds that are not two or one of these; None where the algorithm does not do it.
     """
@@ -67,7 +68,7 @@ def form(algorithm: str, kind: str, lengths: Lengths) -> Form:
         CostirError: where there is no such algorithm, or it does not do this kind.
     """
     if algorithm not in ALGORITHMS:
-        raise CostirError(f"no algorithm {algorithm[:40]!r}", f"choose one of {', '.join(ALGORITHMS)}")
+        raise CostirError(f"no algorithm {algorithm[:40]!r}", f"choose one of {', '.join(NAMES)}")
     if kind not in KINDS:
         raise CostirError(f"no collective {kind[:40]!r}", f"choose one of {', '.join(KINDS)}")
     found, long = ALGORITHMS[algorithm], [length for length in lengths if length != 1]
@@ -76,7 +77,7 @@ def form(algorithm: str, kind: str, lengths: Lengths) -> Form:
     if kind in found.others:
         special = found.others[kind]
         if special is None:
-            able = [name for name, a in ALGORITHMS.items() if a.others.get(kind, a.gather) is not None]
+            able = [name for name in NAMES if ALGORITHMS[name].others.get(kind, ALGORITHMS[name].gather) is not None]
             raise CostirError(f"{algorithm} does no {kind}", f"choose one of {', '.join(able)}")
         return special(long)
     return found.gather(long).times(2 if kind == "all_reduce" else 1)
@@ -194,6 +195,16 @@ def _peers(chunks: int, power: int) -> Callable[[Lengths], Form]:
     return lambda ls: Form(chunks * _any(ls) / product(ls) ** power, chunks * _any(ls))
 
 
+def _rings(chunks: Expr, power: int) -> Callable[[Lengths], Form]:
+    """As many rings at once as a device has peers, a link each: 1/(N-1) of what one ring would carry over each link."""
+    return lambda ls: Form(chunks * _any(ls) / product(ls) ** power, _steps(ls))
+
+
+def _rings_broadcast(lengths: Lengths) -> Form:
+    """Each ring passes on its part of the array, V/(N-1)."""
+    return Form(_any(lengths) / apply("max", [ONE, product(lengths) - 1]), _steps(lengths))
+
+
 def _levels(lengths: Lengths) -> Expr:
     """ceil(log2(N))."""
     return apply("ceil", [apply("log2", [product(lengths)])])
@@ -217,7 +228,9 @@ _BOOK_SWITCH = {"all_to_all": lambda ls: Form(_any(ls) / product(ls), _any(ls)),
 _SWITCH = {"all_to_all": _direct_all_to_all, "broadcast": _next, "permute": _next}
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "ring": Algorithm("a ring, one way round", ("ring", "switch", "mesh"), _ring, {**_RING}),
+    "ring": Algorithm("a ring, one way round", ("ring", "switch", ""), _ring, {**_RING}),
+    "ring_peers": Algorithm("rings over all links, one way round", ("mesh",), _rings(ONE, 1),
+                            {"all_to_all": _rings(ONE / 2, 1), "broadcast": _rings_broadcast, "permute": _next}),
     "ring_two_way": Algorithm("a ring, both ways round", ("ring",), _two_way, {**_TWO_WAY}),
     "line": Algorithm("a line, both ways", ("ring", "line"), _ring, {**_LINE}),
     "book": Algorithm("as the scaling book rounds it", ("ring",), _book, {**_BOOK}),
@@ -225,7 +238,26 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tree": Algorithm("trees", ("switch",), _doubling,
                       {"all_reduce": _tree(2), "broadcast": _tree(1), "all_to_all": None, "permute": None}),
     "direct": Algorithm("straight to each device through the switch", ("switch",), _direct, {**_SWITCH}),
+    "direct_any": Algorithm("straight to each device, over all links", ("",), _direct, {**_SWITCH}),
     "in_switch": Algorithm("the switch adds up", ("switch",), _direct, {**_SWITCH, "all_reduce": _once}),
     "peers": Algorithm("over the link of each pair", ("mesh",), _peers(1, 1),
                        {"all_reduce": _peers(2, 1), "broadcast": _peers(2, 1), "all_to_all": _peers(1, 2), "permute": _next}),
 }  # fmt: skip
+
+VARIANTS = {("book", "switch"): "book_switch", ("ring", "mesh"): "ring_peers", ("direct", ""): "direct_any"}
+NAMES = tuple(name for name in ALGORITHMS if name not in VARIANTS.values())  # those that users choose from
+
+
+def variant(name: str, network: str) -> str:
+    """What a name means on a shape of network."""
+    return VARIANTS.get((name, network), name)
+
+
+def public(name: str) -> str:
+    """The name that users know an algorithm by."""
+    return next((n for (n, _), v in VARIANTS.items() if v == name), name)
+
+
+def running(network: str) -> tuple[str, ...]:
+    """The names of the algorithms that run on a shape of network."""
+    return tuple(name for name in NAMES if network in ALGORITHMS[variant(name, network)].networks)

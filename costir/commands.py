@@ -291,11 +291,15 @@ def _way(analysis: Analysis, chips: Sequence[Any], o: argparse.Namespace) -> Ana
 
 def wiring(o: argparse.Namespace) -> Wiring:
     """How a mesh is to lie on the links."""
+    from costir.mesh import known_axes
     from costir.network import AS_BUILT, Wiring
 
     if not hasattr(o, "algorithm"):
         return AS_BUILT
-    return Wiring(o.algorithm, tuple(axis_links(o.link).items()), o.planned, o.latency)
+    links = axis_links(o.link)
+    if getattr(o, "mesh", None):
+        known_axes(links, mesh_axes(o.mesh))
+    return Wiring(o.algorithm, tuple(links.items()), o.planned, o.latency)
 
 
 def _kept(analysis: Analysis, o: argparse.Namespace) -> Analysis:

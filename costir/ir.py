@@ -183,11 +183,11 @@ def condition_text(condition: Any) -> str:
     """The condition as Python writes it: `D % N == 0`, `T <= 512`."""
     import sympy as sp
 
-    rest = condition.lhs.as_coeff_Mul()[1] if isinstance(condition, sp.Eq) and condition.rhs == 0 else None
+    rest = condition.lhs.as_coeff_Mul()[1] if isinstance(condition, sp.Eq | sp.Ne) and condition.rhs == 0 else None
     if isinstance(rest, sp.Mod):  # sympy takes common factors out: 32*Mod(1024, X) is 0 where Mod(1024, X) is
         left, right = rest.args
         wrap = [f"({x})" if x.is_Add or (x.is_Mul and i) else str(x) for i, x in enumerate((left, right))]
-        return f"{wrap[0]} % {wrap[1]} == 0"
+        return f"{wrap[0]} % {wrap[1]} {'==' if isinstance(condition, sp.Eq) else '!='} 0"
     if isinstance(condition, sp.Eq):
         return f"{condition.lhs} == {condition.rhs}"
     if isinstance(condition, sp.Ne):

@@ -86,3 +86,15 @@ def check_mesh(axes: Mapping[str, int], devices: int | None = None) -> None:
     if devices is not None and count != devices:
         given = "*".join(axes) or "a mesh of none"
         raise SizeError(f"{given} is {count} device{'s' * (count != 1)} and not {devices}", "change --mesh or --devices")
+
+
+def known_axes(links: Iterable[str], axes: Iterable[str]) -> None:
+    """Refuse a link that is asked for an axis that is not there.
+
+    Raises:
+        SizeError: names the axis.
+    """
+    known = list(axes)
+    lost = next((a for a in links if a not in known), None)
+    if lost is not None:
+        raise SizeError(f"a link is asked for the axis {lost[:40]!r}, which is none here", nearest(lost[:40], known))

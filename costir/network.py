@@ -24,7 +24,7 @@ import sympy as sp
 
 from costir.chip import Chip, Link
 from costir.collective_times import Collectives, Fit
-from costir.collectives import ALGORITHMS, Form, form
+from costir.collectives import ALGORITHMS, NAMES, Form, form, running, variant
 from costir.errors import ChipError, CostirError
 from costir.ir import Constraint, Transfer
 from costir.mesh import Mesh
@@ -184,7 +184,7 @@ class Network:
         lengths = [mesh.length(a) for a in near]
         inside = lengths
         if shape_of(link) != "torus" and link.domain:
-            inside = [_inside(mesh.length(a), mesh.stride(a), link.domain) for a in near]
+            inside = [_inside(mesh.length(a), self._stride(a), link.domain) for a in near]
         g, n = product(inside), product([*lengths, *(mesh.length(a) for a in far)])
         outer = self._link(pinned[far[0]]) if far else self._far
         if g == n or outer is None:
@@ -201,22 +201,21 @@ class Network:
         if shape_of(link) != "torus":  # axes share a chip's links: they are one ring, or one group behind the switch
             lengths = [product(lengths)]
         found = form(chosen, kind, lengths) if chosen else self._torus(link, kind, lengths)
-        return Level(link, self.rate(link, chosen), chosen or "torus", found, scale)
+        return Level(link, self.rate(link), chosen or "torus", found, scale)
 
     def _algorithm(self, link: Link) -> str:
         """The algorithm that was asked for, or the one of the link's shape; "" for a torus, where the lengths decide."""
         asked, shape = self.wiring.algorithm, shape_of(link)
-        if asked == "book" and shape == "switch":
-            return "book_switch"
-        if asked:
-            known = ALGORITHMS.get(asked)
-            if known is not None and shape and not {shape, "ring" if shape == "torus" else shape} & set(known.networks):
-                able = [n for n, a in ALGORITHMS.items() if {shape, "ring" if shape == "torus" else shape} & set(a.networks)]
-                raise CostirError(
-                    f"{asked} does not run on {self.chip.label}'s {link.name}, a {shape}", f"choose {' or '.join(able)}"
-                )
-            return asked
-        return {"torus": "", "mesh": "peers", "ring": "ring_two_way"}.get(shape, "direct")
+        network = "ring" if shape == "torus" else shape
+        if asked and asked not in NAMES:
+            raise CostirError(f"no algorithm {asked[:40]!r}", f"choose one of {', '.join(NAMES)}")
+        if asked and asked not in running(network):
+            kind = f"a {shape}" if shape else "of which only the rate of all links together is known"
+            raise CostirError(
+                f"{asked} does not run on {self.chip.label}'s {link.name}, {kind}", f"choose {' or '.join(running(network))}"
+            )
+        usual = {"torus": "", "mesh": "peers", "ring": "ring_two_way"}.get(shape, "direct")
+        return variant(asked or usual, network)
 
     def _torus(self, link: Link, kind: str, lengths: list[Expr]) -> Form:
         """Rings where all axes close, else lines."""
@@ -228,7 +227,13 @@ class Network:
             sp.Piecewise((ring.share, closed), (line.share, True)), sp.Piecewise((ring.hops, closed), (line.hops, True))
         )
 
-    def rate(self, link: Link, algorithm: str = "") -> Expr:
+    def _stride(self, axis: str) -> Expr:
+        """How far apart neighbours along an axis are among devices that are near: axes on FAR links do not count."""
+        pinned, names = dict(self.wiring.links), self.mesh.names
+        later = names[names.index(axis) + 1 :] if axis in names else ()
+        return product(self.mesh.length(a) for a in later if pinned.get(a, "") not in FAR)
+
+    def rate(self, link: Link) -> Expr:
         """Bytes/s of one link, or behind a switch of all links of one chip, in one direction.
 
         Raises:
@@ -238,7 +243,7 @@ class Network:
         one = link.link_one_way or (link.one_way / links if link.one_way and links else None)
         if shape in ("torus", "ring"):
             found = link.link_one_way_planned if self.wiring.planned and link.link_one_way_planned else one
-        elif shape == "mesh" and algorithm == "peers":
+        elif shape == "mesh":
             found = link.peer_one_way or one
         else:
             found = link.one_way
@@ -349,7 +354,7 @@ class Network:
             ChipError: names the axis.
         """
         for a in axes:
-            stride, length = self._at_base(self.mesh.stride(a)), self._at_base(self.mesh.length(a))
+            stride, length = self._at_base(self._stride(a)), self._at_base(self.mesh.length(a))
             inside = max(Fraction(1), Fraction(link.domain or 1, stride))
             if length > inside and (inside.denominator > 1 or length % inside):
                 reach = f"{length} devices along {a}" + (f", {stride} apart," if stride > 1 else "")
@@ -369,7 +374,7 @@ class Network:
         if shape_of(link) == "torus" or not link.domain:
             return ()
         source, domain = f"nodes of {link.domain}: {self.chip.label}", number(link.domain)
-        spans = [(self.mesh.stride(a), self.mesh.stride(a) * self.mesh.length(a)) for a in near]
+        spans = [(self._stride(a), self._stride(a) * self.mesh.length(a)) for a in near]
         filled = (
             either([sp.Ge(stride, domain), sp.Le(end, domain), both([divides(domain, stride), divides(end, domain)])])
             for stride, end in spans

@@ -18,7 +18,7 @@ import numpy as np
 from costir.analysis import Analysis
 from costir.errors import CostirError, SizeError, nearest, one_of
 from costir.hardware import Chip, load_chip
-from costir.mesh import BATCH, ONE_DEVICE, batch_of
+from costir.mesh import BATCH, ONE_DEVICE, batch_of, known_axes
 from costir.model_flops import Step
 from costir.network import Network, Wiring
 from costir.plan_records import DevicePlan, Held, LeftOut, Split, Way
@@ -200,6 +200,7 @@ def plan(
     for name, value in (("devices", devices), ("batch", batch), *([("tokens", tokens)] if tokens is not None else [])):
         _whole(name, value, MOST_DEVICES if name == "devices" else 10**18)
     names = _names(strategies)
+    known_axes(links or {}, dict.fromkeys(a for n in names for a in (("dp", "fsdp") if n == "hsdp" else (n,))))
     found = load_chip(chip) if isinstance(chip, str) else chip
     wiring = Wiring(algorithm, tuple((links or {}).items()), planned, latency)
     job = _Job(subject, found, wiring, overlap, phase, dict(sizes or {}), conditions, say or (lambda what, share: None))

@@ -9,10 +9,11 @@ import pytest
 
 import costir
 from costir.analysis import analysis_of
+from costir.cli import main
 from costir.cost import cost, cost_of
 from costir.errors import ChipError, CostirError, SizeError
 from costir.hardware import chip_names, load_chip
-from costir.ir import Call, Conventions, Graph, Tensor, Transfer
+from costir.ir import Call, Conventions, Graph, Tensor, Transfer, condition_text
 from costir.mesh import Mesh
 from costir.network import Network, Wiring, closes, shape_of
 from costir.roofline import roofline
@@ -183,6 +184,92 @@ def test_axes_pinned_to_the_data_center_network():
     assert both == max(Fraction(7, 8) / (200 * 10**9), Fraction(1, 16) / Fraction("6.25e9"))
 
 
+def test_an_axis_between_nodes_leaves_the_node_to_the_others():
+    """With Y on the network, neighbours along X are in one node, whatever the order of the axes."""
+    alone = costir.collective("all_reduce", 1e9, "h100", {"X": 2}).seconds
+    for mesh in ({"X": 2, "Y": 8}, {"Y": 8, "X": 2}, {"X": 2, "Y": 3}):
+        found = costir.collective("all_reduce", 1e9, "h100", mesh, axes=("X",), links={"Y": "scaleout"})
+        assert found.seconds == alone
+        over = costir.collective("all_reduce", 1e9, "h100", mesh, axes=("Y",), links={"Y": "scaleout"})
+        assert over.seconds == pytest.approx(2 * 1e9 * (1 - 1 / mesh["Y"]) / 50e9)
+
+
+def out_of(chip, link, devices):
+    """Bytes/s that leave one device of a group at the most, from the chip's file."""
+    shape = shape_of(link)
+    if shape == "torus":
+        return 2 * float(link.link_one_way)
+    return min(float(link.one_way), (devices - 1) * float(link.peer_one_way)) if shape == "mesh" else float(link.one_way)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "permute"])
+@pytest.mark.parametrize("chip", ["h100", "mi300x", "gaudi3", "v100", "trainium1", "trainium2", "tpu_v5e"])
+def test_no_algorithm_is_faster_than_what_leaves_a_device(chip, kind):
+    """What a device sends, over all links that it has to the others; a switch that adds up takes the array once."""
+    link = Network(load_chip(chip), Mesh()).near
+    for devices in (2, 3, 5, 8):
+        found = costir.collective(kind, 1e9, chip, {"X": devices})
+        one_of_them = {r.name: r.bandwidth for r in found.rows}
+        assert len(one_of_them) > 1
+        for name, took in one_of_them.items():
+            sent = 1e9 if (name, kind) == ("in_switch", "all_reduce") else found.sent
+            assert took >= sent / out_of(chip, link, devices) * (1 - 1e-9), (name, devices)
+
+
+def test_a_formula_of_a_collective_holds_where_it_says():
+    """At every length that meets the conditions, the formula gives the time that is found there."""
+    cases = (
+        ("h100", "all_reduce", (2, 4, 8, 16, 32, 40, 64, 1024)),
+        ("tpu_v5e", "all_gather", (2, 5, 8, 16)),
+        ("mi300x", "broadcast", (2, 3, 8)),
+    )
+    for chip, kind, lengths in cases:
+        there = {n: costir.collective(kind, 1e9, chip, {"X": n}).taken for n in lengths}
+        for row in there.values():
+            for n, other in there.items():
+                point = {X: number(n)}
+                if all(c.xreplace(point) == True for c in row.where):  # noqa: E712 - sympy's own true
+                    letters = {size(k): v for k, v in {**row.rates, **other.rates}.items()}
+                    assert float(evaluate(row.formula, {**point, **letters, size("V"): number(10**9)})) == pytest.approx(
+                        other.bandwidth
+                    )
+
+
+def test_conditions_of_lengths_are_said_plainly():
+    said = lambda chip, mesh, **more: [
+        condition_text(c) for c in costir.collective("all_reduce", 1e9, chip, mesh, **more).taken.where
+    ]
+    assert said("h100", {"X": 16}) == ["X >= 8", "X <= 36"]
+    assert said("mi300x", {"X": 4}) == ["X >= 2"]
+    assert said("tpu_v5p", {"X": 6, "Y": 4}) == ["(X % 4 != 0) | (Y % 4 != 0)"]
+
+
+def test_letters_of_the_formulas_are_no_axes():
+    for name in ("V", "W_nvlink", "t_nvlink"):
+        with pytest.raises(SizeError, match=f"{name} is a letter of the formulas"):
+            costir.collective("all_reduce", 1e9, "h100", {name: 8})
+
+
+def test_a_link_for_an_axis_that_is_not_there_is_refused(capsys):
+    with pytest.raises(SizeError, match="a link is asked for the axis 'Q', which is none here"):
+        costir.collective("all_reduce", 1e9, "h100", {"X": 8}, links={"Q": "scaleout"})
+    with pytest.raises(SizeError, match="axis 'Q'"):
+        costir.plan("examples/mlp.py", "h100", devices=8, batch=64, links={"Q": "scaleout"})
+    assert main(["shard", "A[I,J_X] . B[J_X,K]", "--mesh", "X=4", "--chip", "h100", "--link", "Q=scaleout"]) == 2
+    assert "axis 'Q'" in capsys.readouterr().err
+
+
+def test_names_of_algorithms_are_those_that_users_know():
+    with pytest.raises(CostirError) as problem:
+        costir.collective("all_reduce", 1e9, "h100", {"X": 8}, algorithm="book_switch")
+    assert "book," in problem.value.hint
+    assert "_switch," not in problem.value.hint.replace("in_switch", "")
+    for chip in ("h100", "mi300x", "trainium2"):
+        names = [r.name for r in costir.collective("all_gather", 1e9, chip, {"X": 4}).rows]
+        for name in names:
+            assert [r.name for r in costir.collective("all_gather", 1e9, chip, {"X": 4}, algorithm=name).rows] == [name]
+
+
 @pytest.mark.parametrize(
     ("chip", "mesh", "wiring", "message"),
     [
@@ -193,6 +280,7 @@ def test_axes_pinned_to_the_data_center_network():
         ("h100_pcie", {"X": 4}, {}, "h100_pcie's nvlink reaches 2 chips and the mesh has 4"),
         ("h100", {"X": 4}, {"algorithm": "line"}, "line does not run on h100_sxm's nvlink, a switch"),
         ("tpu_v5e", {"X": 4}, {"algorithm": "tree"}, "tree does not run on tpu_v5e's ici, a torus"),
+        ("trainium2", {"X": 4}, {"algorithm": "peers"}, "peers does not run on trainium2's neuronlink, of which only the rate"),
         ("tpu_v5e", {"X": 4}, {"algorithm": "rng"}, "no algorithm 'rng'"),
         ("tpu_v5e", {"X": 4}, {"links": (("X", "wifi"),)}, "tpu_v5e has no link 'wifi'"),
     ],

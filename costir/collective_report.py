@@ -143,7 +143,7 @@ def collective(
         kind=kind, payload=payload, mesh=dict(mesh), axes=group, devices=int(evaluate(transfer.devices, point)),
         chip=found.label, chip_note=found.alias_note,
         sent=float(evaluate(transfer.sent, {**point, V: number(payload)})), rows=rows,
-        links=net.words(transfer), notes=tuple(_notes(found, net, transfer)),
+        links=net.words(transfer), notes=tuple(_notes(net, transfer)),
     )  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def _rows(net: Network, transfer: Transfer, payload: Fraction) -> list[ByWay]:
 
 def _row(net: Network, transfer: Transfer, payload: Fraction, name: str, taken: bool) -> ByWay:
     point: dict[Any, Any] = {size(n): v for n, v in net.sizes.items()}
-    levels = [level for level in net.levels(transfer) if evaluate(level.form.share, point) != 0]
+    levels = net.used(transfer)
     parts = [(level.scale * level.form.share, level) for level in levels]
     letters = {size(f"W_{level.link.name}"): level.rate for level in levels}
     shown = apply("max", [e / size(f"W_{level.link.name}") for e, level in parts]) if len(parts) > 1 else total(
@@ -232,15 +232,9 @@ def _planned(net: Network, transfer: Transfer, payload: Fraction) -> float | Non
     return float(evaluate(there.seconds(transfer), {**{size(n): v for n, v in net.sizes.items()}, V: number(payload)}))
 
 
-def _notes(chip: Chip, net: Network, transfer: Transfer) -> list[str]:
-    point = {size(n): v for n, v in net.sizes.items()}
-    levels = [level for level in net.levels(transfer) if evaluate(level.form.share, point) != 0]
-    silent = dict.fromkeys(level.link.name for level in levels if level.link.latency is None)
-    notes = [f"{chip.label}'s file has no latency for {n}: --set link.{n}.latency=1e-6 gives one" for n in silent]
-    plan = [level.link for level in levels if level.link.link_one_way_planned]
-    notes += [
-        f"rates of the data sheet; {link.name} is planned with {float(link.link_one_way_planned or 0) / 1e9:g} GB/s a link"
-        for link in plan[:1]
-        if not net.wiring.planned
-    ]
-    return notes
+def _notes(net: Network, transfer: Transfer) -> list[str]:
+    planned = next((v.link for v in net.used(transfer) if v.link.link_one_way_planned), None)
+    if planned is None or net.wiring.planned:
+        return list(net.without_latency([transfer]))
+    rate = f"{float(planned.link_one_way_planned or 0) / 1e9:g} GB/s a link"
+    return [*net.without_latency([transfer]), f"rates of the data sheet; {planned.name} is planned with {rate}"]

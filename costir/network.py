@@ -15,7 +15,7 @@ Times are those of full links; hop latency is added only where it is asked for, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -142,14 +142,25 @@ class Network:
             return (f"{', '.join(transfer.axes)}: as measured between processes",)
         point = {size(n): v for n, v in self.sizes.items()}
         out = []
-        for level in self.levels(transfer):
-            if at_branch(level.form.share, point)[0].xreplace({k: sp.Integer(v) for k, v in point.items()}) == 0:
-                continue
+        for level in self.used(transfer):
             each = "" if shape_of(level.link) in ("torus", "ring", "mesh") else "all links of a chip, "
             rate = si(float(level.rate), "B/s")
             how = self._title(level, transfer, point)
             out.append(f"{', '.join(transfer.axes)} over {level.link.name}: {how}; {each}{rate} one way")
         return tuple(out)
+
+    def used(self, transfer: Transfer) -> tuple[Level, ...]:
+        """The links over which something goes at the base sizes, and how."""
+        point = {size(n): sp.Integer(v) for n, v in self.sizes.items()}
+        return tuple(v for v in self.levels(transfer) if at_branch(v.form.share, point)[0].xreplace(point) != 0)
+
+    def without_latency(self, transfers: Iterable[Transfer]) -> tuple[str, ...]:
+        """What to know of the links that these go over and whose file has no latency: their hops take no time."""
+        if self.measured is not None:
+            return ()
+        silent = dict.fromkeys(v.link.name for t in transfers for v in self.used(t) if v.link.latency is None)
+        label = self.chip.label
+        return tuple(f"{label}'s file has no latency for {n}: --set link.{n}.latency=1e-6 gives one" for n in silent)
 
     def algorithms(self, transfer: Transfer) -> tuple[str, ...]:
         """The algorithm of each link that it uses, at the base sizes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from costir.errors import CostirError, one_of
 from costir.ir import Threshold
@@ -70,14 +70,21 @@ class OnChip:
 
         return roofline(self.analysis.costed, self.chip, self.wiring, self.overlap)
 
-    def at(self, **sizes: int) -> Timing:
+    def at(self, **sizes: Any) -> Timing:
         """The times at one point, by the formulas of the branch that the model takes there.
 
+        Args:
+            sizes: numbers; or numpy arrays of one shape, by the formulas of the base's branch.
+
         Raises:
-            SizeError: as for `Analysis.at`.
+            SizeError: as for `Analysis.at`; for arrays where a point is outside the formulas.
         """
+        import numpy as np
+
         from costir.roofline import roofline
 
+        if any(np.ndim(v) for v in sizes.values()):
+            return cast("Timing", self.roofline.at(**sizes))
         regime = self.analysis.regime_at(self.analysis.checked(sizes))
         return roofline(regime.costed, self.chip, self.wiring, self.overlap).at(**sizes)
 

@@ -267,10 +267,11 @@ class Roofline:
         for name, values in zip(self.costed.graph.sizes, point, strict=True):
             if np.any(values < 1) or np.any(values != np.floor(values)):
                 raise SizeError(f"{name} is not a positive whole number everywhere", "sizes are whole numbers from 1 on")
-        for constraint, holds in zip(self.constraints, self._conditions(*point), strict=True):
+        shaped = np.broadcast_arrays(*point)  # parts of one condition have to be of one shape
+        for constraint, holds in zip(self.constraints, self._conditions(*shaped), strict=True):
             if not np.all(holds):
                 raise SizeError(f"the formulas hold where {constraint}, which a point does not meet",
-                                "ask .on(chip).at(...), or analyse again with these as base sizes")  # fmt: skip
+                                "ask .on(chip).at(...) for one point, or analyse again with these as base sizes")  # fmt: skip
 
     def at(self, **sizes: Any) -> Timing:
         """The totals at these sizes: each unit's time summed, and the sums of the nodes' lower and upper bounds.
@@ -336,5 +337,6 @@ def roofline(costed: Costed, chip: Chip, wiring: Wiring = AS_BUILT, overlap: str
     if failures and not any(t.compute != 0 for t in cache.values()):
         raise failures[0]
     parts = tuple(cache[n.cost] for n in costed.nodes)
-    notes = tuple(dict.fromkeys(note for t in parts for note in t.notes))
+    silent = net.without_latency(t for n in costed.nodes for t in n.cost.transfers) if wiring.latency else ()
+    notes = tuple(dict.fromkeys([*(note for t in parts for note in t.notes), *silent]))
     return Roofline(costed, chip, parts, notes, tuple(dict.fromkeys(unknown)), net, overlap)

@@ -288,9 +288,10 @@ _MODULES: list[Any] = [{"gcd": _gcd_of_floats}, "numpy"]
 def compile_many(expressions: Sequence[Expr | Boolean], names: Sequence[str]) -> Callable[..., Any]:
     """A function of the named sizes, for numpy arrays or numbers, that returns one value per expression.
 
-    Common subexpressions are shared.
+    Common subexpressions are shared. Arguments have names of their own, for a size may be called as a function is: `mod`.
     """
-    return cast(Callable[..., Any], sp.lambdify([size(n) for n in names], list(expressions), modules=_MODULES, cse=True))
+    symbols = [size(n) for n in names]
+    return cast(Callable[..., Any], sp.lambdify(symbols, list(expressions), modules=_MODULES, cse=True, dummify=True))
 
 
 def roots(e: Expr, symbol: Symbol) -> list[Expr]:

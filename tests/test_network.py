@@ -338,8 +338,7 @@ def test_three_kinds_of_overlap():
 
 def test_axes_overlap_only_in_full():
     """All-gathers over X and over Y use different links."""
-    calls = tuple(collective("all_gather", SHARD, (a,), size(a)) for a in "XY")
-    graph = cost(Graph("two", {"B": 1024, "F": 4096, "X": 4, "Y": 4}, calls, mesh=Mesh.of(["X", "Y"])))
+    graph = cost(two_axes())
     one, other = (n.network for n in roofline(graph, V5E).per_node())
     assert roofline(graph, V5E, overlap="full").at().lower == pytest.approx(max(one, other))
     assert roofline(graph, V5E).at().lower == pytest.approx(one + other)
@@ -356,6 +355,39 @@ def test_many_meshes_at_once():
     assert roofline(two_chips(), H100).at(X=lengths).network == pytest.approx(
         [float(roofline(two_chips(X=int(x)), H100).at().network) for x in lengths]
     )
+
+
+def test_two_axes_of_nodes_at_once():
+    """Conditions of nodes have parts of several shapes: of one axis, of both, and of none."""
+    both = analysis_of(two_axes()).on("h100")
+    lengths = np.array([2, 4, 16, 64])
+    for more in ({}, {"Y": 8}, {"Y": np.array([4, 2, 8, 1])}):
+        found = both.at(X=lengths, **more)
+        at = [{"X": int(x), **{k: int(np.broadcast_to(v, 4)[i]) for k, v in more.items()}} for i, x in enumerate(lengths)]
+        assert found.lower == pytest.approx([both.at(**point).lower for point in at])
+    with pytest.raises(SizeError, match="nodes of 8"):
+        both.at(X=np.array([8, 3]), Y=np.array([2, 3]))
+
+
+def two_axes():
+    """All-gathers over X and over Y."""
+    calls = tuple(collective("all_gather", SHARD, (a,), size(a)) for a in "XY")
+    return Graph("two", {"B": 1024, "F": 4096, "X": 4, "Y": 4}, calls, mesh=Mesh.of(["X", "Y"]))
+
+
+@pytest.mark.parametrize("name", ["mod", "equal", "logical_and", "x0", "lambda"])
+def test_an_axis_may_be_called_as_a_function_is(name):
+    """Compiled formulas have names of their own."""
+    named = lambda n: costir.analyze(f"A[I, J_{n}] . B[J_{n}, K] -> C[I, K]", mesh={n: 4}).on("h100")
+    assert named(name).at(**{name: 16}) == named("X").at(X=16)
+
+
+def test_latency_that_is_not_known_is_said():
+    split = analysis_of(two_chips().graph)
+    said = "has no latency for nvlink: --set link.nvlink.latency=1e-6 gives one"
+    assert any(said in n for n in split.on("h100", latency=True).roofline.notes)
+    assert not any("latency" in n for n in split.on("h100").roofline.notes)
+    assert not any("latency" in n for n in split.on("tpu_v5e", latency=True).roofline.notes)
 
 
 def test_meshes_beyond_the_links_are_refused():

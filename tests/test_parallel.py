@@ -12,13 +12,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import costir
-from costir.errors import CostirError
+from costir.errors import CostirError, SizeError
 from costir.symbolic import size
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -246,6 +247,17 @@ def test_one_device_is_no_mesh() -> None:
     alone = costir.analyze(EXAMPLES / "mlp.py", phase="train")
     one = costir.analyze(EXAMPLES / "mlp.py", phase="train", mesh={"X": 1}, parallel="fsdp=X")
     assert (one.costed, one.constraints) == (alone.costed, alone.constraints)
+
+
+@pytest.mark.parametrize("way", ["fsdp=X", "dp=X", "tp=X"])
+def test_formulas_of_several_devices_are_not_those_of_one(way: str) -> None:
+    """FSDP copies what it gathers, from one device, too: at X = 1 the formulas would say more than one device does."""
+    several = costir.analyze(EXAMPLES / "mlp.py", phase="backward", mesh={"X": 4}, parallel=way)
+    assert several.at(X=2).sizes["X"] == 2
+    with pytest.raises(SizeError, match=r"X >= 2 \(on one device nothing is divided\)"):
+        several.at(X=1)
+    with pytest.raises(SizeError, match="X >= 2"):
+        several.on("h100").at(X=np.array([1, 2]))
 
 
 def test_a_group_that_is_gone_leaves_nothing_behind() -> None:

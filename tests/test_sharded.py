@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import string
 from dataclasses import replace
 from fractions import Fraction
@@ -439,3 +440,31 @@ def test_one_sentence_each(capsys, arguments, message):
     assert code == 2
     assert message in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("written", "mesh"),
+    [
+        ("A[I, J_x] . B[J_x, K] -> C[I, K]", {"x": 4}),
+        ("A[I, J_dp] . B[J_dp, K] -> C[I, K]", {"dp": 4}),
+        ("A[I, J_N1] . B[J_N1, K] -> C[I, K]{U_N1}", {"N1": 4}),
+        ("A[I_tp, J_dp_x] . B[J_dp_x, K] -> C[I_tp, K_dp]", {"dp": 4, "tp": 2, "x": 3}),
+    ],
+)
+def test_axes_have_any_names(written, mesh):
+    """The same as with capital letters, which are read wherever they stand."""
+    letters, same = dict(zip(mesh, "XYZ", strict=False)), written
+    for name, letter in letters.items():
+        same = same.replace(f"_{name}", f"_{letter}")
+    same = re.sub(r"(?<=_[XYZ])_(?=[XYZ])", "", same)
+    named = costir.analyze(written, mesh=mesh)
+    plain = costir.analyze(same, mesh={letters[n]: v for n, v in mesh.items()})
+    assert named.at().network == plain.at().network
+    assert named.at().flops == plain.at().flops
+    assert (named.at().network > 0) is ("{U_" not in written)
+
+
+def test_a_name_that_is_split_is_said():
+    """d_model is d over `model` where the mesh has that axis, and a size where it has not."""
+    assert "d_model is d split over model" in costir.analyze("A[d_model, J] . B[J, K]", mesh={"model": 2}).notes
+    assert "d_model" in costir.analyze("A[d_model, J_X] . B[J_X, K]", mesh={"X": 2}).sizes

@@ -194,6 +194,8 @@ def _stated(run: Run, names: Sequence[str], pinned: Mapping[str, str]) -> list[C
         Constraint(sp.Eq(sp.Mod(size(a), size(b)), 0, evaluate=False)) for a, b in run.family.divisible if {a, b} & {*names}
     ]
     found += [Constraint(sp.Le(size(n), Integer(v)), "the model's longest") for n, v in run.family.limits.items() if n in names]
+    # torch copies and scales along an axis of one device, too, where a model that is not divided does neither
+    found += [Constraint(sp.Ge(size(a), 2), "on one device nothing is divided") for a in run.family.axes if a in names]
     q, p = run.depth.prefix, run.depth.period
     for n in run.depth.names:
         if p > 1 and run.depth.trusted:

@@ -15,8 +15,8 @@ How it is read:
   an axis that is kept (a batch axis): then it is an activation, as K in `Q[B,T,H] . K[B,S,H] -> P[B,T,S]`.
 - Types: an operand's prefix is its storage; else `weights=` of `--dtype` for weights; else `--dtype`; else bf16. The output
   has its prefix's type, else the widest floating type among the operands, else the first operand's: int8 by int8 gives int8.
-- `I_X` is split over the mesh axis X, `I_XY` over two, and `{U_X}` after an array says that it is a sum over X that is not made
-  yet; see `costir.load.sharded`.
+- `I_X` is split over the mesh axis X, `I_XY` over two, `I_dp` over an axis of the mesh with a longer name, and `{U_X}` after an
+  array says that it is a sum over X that is not made yet; see `costir.load.sharded`.
 - Base sizes: B (or b, batch) is 1, every other name 4096; `--size` moves them.
 """
 
@@ -57,7 +57,7 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None, me
         NotationError: where the text has a slip; the message points at the character.
         SizeError: where `sizes` names a size that the notation has not.
     """
-    operands, output = read(text)
+    operands, output = read(text, mesh or ())
     axes = _axes(text, operands)
     extent = {a: d for o, row in zip(operands, axes, strict=True) for a, d in zip(row, o.dims, strict=True)}
     kept = _kept(text, operands, axes, output)
@@ -70,6 +70,7 @@ def parse(text: str, dtype: str = "", sizes: Mapping[str, int] | None = None, me
     notes = (*_notes(extent, kept, output, tensors, out_dtype), *_kept_where_they_meet(axes, kept, extent))
     if mesh or is_sharded(written):
         check_axes(written, mesh or {}, list(names))
+        notes += _named_axes(written)
     long = {a: n for a, n in (mesh or {}).items() if n > 1}  # along one device nothing is split or sent
     if long:
         operands = [o.over(long) for o in operands]
@@ -296,6 +297,14 @@ def _notes(
         summed = ", ".join(d.text for a, d in extent.items() if a not in kept)
         notes.append(f"no output given: {summed} shared and summed, [{','.join(extent[a].text for a in kept)}] kept")
     return tuple(notes)
+
+
+def _named_axes(written: Sequence[Operand]) -> tuple[str, ...]:
+    """Where an axis was read that is no capital letter: d_model is d over `model` where the mesh has that axis."""
+    split = dict.fromkeys(
+        (d.text, d.axes) for o in written for d in o.dims if any(not a.isupper() or len(a) > 1 for a in d.axes)
+    )
+    return tuple(f"{name}_{'_'.join(axes)} is {name} split over {' and '.join(axes)}" for name, axes in split)
 
 
 def _kept_where_they_meet(axes: Sequence[tuple[Axis, ...]], kept: tuple[Axis, ...], extent: Mapping[Axis, Dim]) -> list[str]:

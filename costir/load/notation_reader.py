@@ -56,15 +56,18 @@ def slip(text: str, at: int, why: str) -> NotationError:
     return NotationError(f"{why} (character {at + 1}):\n    {text}\n    {' ' * at}^")
 
 
-def read(text: str) -> tuple[list[Operand], Operand | None]:
+def read(text: str, mesh: Collection[str] = ()) -> tuple[list[Operand], Operand | None]:
     """The operands of a notation string, and the output where it has one.
+
+    Args:
+        text: the notation. mesh: the names of mesh axes; those of several letters are read by them.
 
     Raises:
         NotationError: where the text has a slip.
     """
     if len(text) > LONGEST:
         raise NotationError(f"the notation has {len(text)} characters; at most {LONGEST} are read")
-    reader = _Reader("".join(" " if c.isspace() else c for c in text))
+    reader = _Reader("".join(" " if c.isspace() else c for c in text), mesh)
     operands, output = reader.notation()
     if len({d.text for o in operands for d in o.dims}) > MOST_AXES:
         raise NotationError(f"the notation has more than {MOST_AXES} different dimensions")
@@ -74,8 +77,8 @@ def read(text: str) -> tuple[list[Operand], Operand | None]:
 class _Reader:
     """Reads left to right; `at` is the next character."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+    def __init__(self, text: str, mesh: Collection[str]) -> None:
+        self.text, self.at, self.mesh = text, 0, mesh
 
     def slip(self, why: str, at: int | None = None) -> NotationError:
         return slip(self.text, self.at if at is None else at, why)
@@ -127,10 +130,10 @@ class _Reader:
             return ()
         self.skip()
         start = self.at
-        match = re.match(r"U_([A-Z]+)$", self.word(NAME))
-        if not match or not self.take("}"):
+        what, axes = _split(self.word(NAME), self.mesh)
+        if what != "U" or not axes or not self.take("}"):
             raise self.slip("a sum over devices that is not made yet is written {U_X}", start)
-        return tuple(match[1])
+        return axes
 
     def operand(self) -> Operand:
         self.skip()
@@ -174,7 +177,7 @@ class _Reader:
     def dim(self) -> Dim:
         if text := self.word(NUMBER):
             at = self.at - len(text)
-            text, axes = _split(text)
+            text, axes = _split(text, self.mesh)
             try:
                 return Dim(text, at, parse_size(text), axes)
             except SizeError:
@@ -186,11 +189,14 @@ class _Reader:
         at = self.at - len(text)
         if text.endswith("_"):
             raise self.slip(f"{text} has no mesh axis after the _, as I_X has", at + text.index("_"))
-        text, axes = _split(text)
+        text, axes = _split(text, self.mesh)
         return Dim(text, at, None, axes)
 
 
-def _split(text: str) -> tuple[str, tuple[str, ...]]:
-    """A dimension and the axes that split it: "I_XY" is I over X and Y."""
+def _split(text: str, mesh: Collection[str]) -> tuple[str, tuple[str, ...]]:
+    """A dimension and the axes that split it: "I_XY" is I over X and Y, "I_dp_tp" over dp and tp where the mesh has these."""
+    axes: tuple[str, ...] = ()
+    while name := max((a for a in mesh if text.endswith(f"_{a}") and text != f"_{a}"), key=len, default=""):
+        text, axes = text[: -len(name) - 1], (name, *axes)
     match = SHARDED.match(text)
-    return (match[1], tuple(match[2])) if match else (text, ())
+    return (match[1], (*match[2], *axes)) if match else (text, axes)

@@ -330,6 +330,8 @@ def _facts(r: Report) -> Iterable[Fact]:
         if name == "flops" and r.repeated is not None and r.repeated.number:
             yield Fact("repeated", number(r.repeated.number), total_formula(r.repeated))
             yield Fact("", "FLOPs of all devices beyond those of the whole model")
+            if r.repeated.number < 0:
+                yield Fact("", "below 0: the masked scores that they leave out are more than what they repeat")
     if r.memory is not None:
         yield from memory_view.facts(r.memory)
     for chip in r.chips:

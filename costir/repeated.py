@@ -41,12 +41,18 @@ def repeated(a: Analysis) -> Expr | None:
             run = trace.run(whole, values, traced_phase(a.phase), origin.optimizer)
     except CostirError:
         return None
-    there = {(e.phase, fold_path(e.path), e.op) for e in run.events}
+    there = {(e.phase, fold_path(e.path), _kernel(e.op)) for e in run.events}
     ones = {size(n): Integer(1) for n in axes}
     alone = expand(total(
-        n.call.count * n.cost.flops for n in a.costed.nodes if (n.call.phase, fold_path(n.call.path), n.call.op) in there
+        n.call.count * n.cost.flops for n in a.costed.nodes
+        if (n.call.phase, fold_path(n.call.path), _kernel(n.call.op)) in there
     ).xreplace(ones))  # fmt: skip
     seen = total(cost_of(trace.concrete(e), a.conventions)[0].flops for e in run.events)
     if alone.xreplace({size(n): Integer(v) for n, v in values.items()}) != seen:
         return None
     return expand(mesh.devices * a.flops - alone)
+
+
+def _kernel(op: str) -> str:
+    """An operator's name on any chip: a ring attends by the kernel for GPUs, one device by that for CPUs, in as many FLOPs."""
+    return op.replace("_for_cpu", "")

@@ -27,34 +27,44 @@ def round_robin(router: Any, args: Any, out: Any) -> Any:
     return logits, weights, torch.arange(chosen.numel()).reshape(chosen.shape) % router.num_experts
 
 
-def mixtral_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
-    """What transformers' engine sends; the other devices' counts, which a group of one process does not get, are its own."""
-    import transformers.distributed.expert_parallel as engine
+def evenly_routed(sizes: dict[str, int]) -> Any:
+    """A mixture of experts whose router takes them in turn."""
     from transformers import MixtralConfig, MixtralForCausalLM
-    from transformers.distributed import DistributedConfig
-    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
     model = MixtralForCausalLM(MixtralConfig(**{**MIXTRAL, **{f: sizes[s] for f, s in FIELDS.items()}}))
     for layer in model.model.layers:
         layer.mlp.gate.register_forward_hook(round_robin)
+    return model
+
+
+def experts_apart(model: Any, axis: Any, patch: pytest.MonkeyPatch) -> None:
+    """transformers' engine; the other devices' counts, which a group of one process does not get, are its own."""
+    import transformers.distributed.expert_parallel as engine
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
     send = engine.all_to_all_single
 
     def counts(received: torch.Tensor, sent: torch.Tensor, group: Any) -> None:
         send(received, sent, group=group)
         received.copy_(sent)
 
+    patch.setattr(engine, "all_to_all_single", counts)
+    tensors, experts, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=axis.size(), ep_size=axis.size()))
+    apply_tensor_parallelism(model, axis, tensors)
+    engine.apply_expert_parallelism(model, axis, axis, experts)
+
+
+def mixtral_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
+    """What transformers' engine sends."""
+
     def wrap(model: Any, axes: dict[str, Any]) -> Any:
-        tensors, experts, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh["Y"], ep_size=mesh["Y"]))
-        apply_tensor_parallelism(model, axes["Y"], tensors)
-        engine.apply_expert_parallelism(model, axes["Y"], axes["Y"], experts)
-        if "fsdp" in way:
-            parallel(model, axes, {}, list(model.model.layers), "fsdp=X")
-        return model
+        experts_apart(model, axes["Y"], patch)
+        return parallel(model, axes, {}, list(model.model.layers), "fsdp=X") if "fsdp" in way else model
 
     with fake_group(math.prod(mesh.values())), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "all_to_all_single", counts)
         ids = torch.zeros(sizes["B"] // mesh.get("X", 1), sizes["T"], dtype=torch.long)
-        return heard(model, wrap, mesh, {"input_ids": ids, "labels": ids}, lambda out: out.loss)
+        return heard(evenly_routed(sizes), wrap, mesh, {"input_ids": ids, "labels": ids}, lambda out: out.loss)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,10 @@ class _Maker:
         own = local_sizes(self.family, self.plan, {**sizes})
         for axis in self.plan.axes_of("cp"):
             name = _length(self.family)
-            self.world.go_round(axis, telling(int(own[name]), {n: int(v) for n, v in own.items() if n != name}))
+            others = [int(v) for n, v in own.items() if n != name]
+            matrices = [int(sizes[a]) for a in self.plan.axes_of("tp", "sp", "ep")]
+            lengths = [int(own[name]), *(int(own[name]) // int(sizes[a]) for a in self.plan.axes_of("sp"))]
+            self.world.go_round(axis, telling(lengths, (*others, *matrices)))
         module, args, kwargs = self.family.build(**own)
         if not all(isinstance(p, FakeTensor) for p in module.parameters()):
             raise LoadError(
@@ -86,6 +89,14 @@ def local_sizes(family: Family, plan: Plan, sizes: Mapping[str, int]) -> dict[st
                 f"choose a multiple: --size {length}={2 * int(count)}",
             )
         own[length] = own[length] // count
+        for further in plan.axes_of("sp"):
+            parts = sizes.get(further, plan.mesh[further])
+            if own[length] % parts:
+                raise UnevenError(
+                    f"shards would be uneven: sp divides the {int(own[length])} positions that cp leaves a device among "
+                    f"{int(parts)} along {further}",
+                    f"choose a multiple: --size {length}={int(count) * math.lcm(2, int(parts))}",
+                )
     for axis in plan.batch_axes:
         count = sizes.get(axis, plan.mesh[axis])
         if own[batch] % count:

@@ -151,7 +151,7 @@ def _check_axes(parts: list[Part], mesh: Mapping[str, int], own: bool) -> None:
             used[a] = p
     if any(p.strategy == "pp" for p in parts) and (len(parts) > 1 or own):
         raise SizeError("pp goes alone: its stages are cut from the calls of one device", "give it the only axis of the mesh")
-    for group in (("tp", "sp", "ep"), ("dp", "fsdp", "hsdp"), *(("cp", s) for s in ("tp", "sp", "ep", "hsdp", "data"))):
+    for group in (("tp", "sp", "ep"), ("dp", "fsdp", "hsdp"), ("cp", "data")):
         found = [p for p in parts if p.strategy in group]
         if len(found) > 1:
             raise SizeError(f"{found[0]} and {found[1]} exclude each other", f"use one of {', '.join(group)}")

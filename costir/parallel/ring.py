@@ -8,7 +8,7 @@ else in the model has to work on each position alone, and is checked for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,12 +28,12 @@ class Ring(TorchFunctionMode):  # type: ignore[misc]
 
     Args:
         mesh: torch's mesh of the axis.
-        length: of the sequence on one device where this tells it from all other sizes, else 0.
+        lengths: of the sequence on one device, at all places where this tells it from all other sizes.
     """
 
-    def __init__(self, mesh: Any, length: int) -> None:
+    def __init__(self, mesh: Any, lengths: Collection[int]) -> None:
         super().__init__()
-        self.mesh, self.length = mesh, length
+        self.mesh, self.lengths = mesh, lengths
         self.inside = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,6 +51,13 @@ class Ring(TorchFunctionMode):  # type: ignore[misc]
             raise TraceError(
                 "cp takes attention of a sequence to itself, [B, N, T, H]", "cross-attention and a cache are not divided"
             )
+        from torch.distributed.tensor import DTensor
+
+        if any(isinstance(t, DTensor) for t in (query, key, value)):
+            raise TraceError(
+                "cp takes attention on each device's own heads, and these are one tensor that all devices share",
+                "let the plan give local ones: ColwiseParallel() without use_local_output=False",
+            )
         self.inside = True
         try:
             return _function().apply(self, query, key, value, dropout_p, bool(is_causal), scale)
@@ -63,22 +70,22 @@ class Ring(TorchFunctionMode):  # type: ignore[misc]
         Raises:
             UndividedError: names it.
         """
-        if self.inside or not self.length or torch._C._current_autograd_node() is not None:
+        if self.inside or not self.lengths or torch._C._current_autograd_node() is not None:
             return
         name = op.split(".")[1]
-        if name.startswith("_scaled_dot_product") or _mixes(name, args, out, self.length):
+        if name.startswith("_scaled_dot_product") or any(_mixes(name, args, out, n) for n in self.lengths):
             raise UndividedError(
                 f"cp cannot divide the sequence: {name} mixes its positions, and only attention is exchanged",
                 "call scaled_dot_product_attention for attention; what else runs along the sequence needs a plan of your own",
             )
 
 
-def telling(length: int, others: Mapping[str, int]) -> int:
-    """The length of the sequence on one device, or 0 where another dimension may be as long."""
-    values = {v for v in others.values() if v > 1}
+def telling(lengths: Iterable[int], others: Iterable[int]) -> tuple[int, ...]:
+    """The lengths, but for those that another dimension, made of the other sizes, may have too."""
+    values = {v for v in others if v > 1}
     quotients = {a // b for a in values for b in values if a % b == 0}
     known = {v // n for v in values | quotients | {a * b for a in values for b in quotients} for n in (1, 2) if v % n == 0}
-    return 0 if length in known or length < 2 else length
+    return tuple(n for n in lengths if n > 1 and n not in known)
 
 
 def _mixes(name: str, args: Mapping[str, Any], out: Any, length: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from costir.errors import TraceError
 from costir.parallel.own_plan import Styles
-from costir.parallel.plan import Plan
+from costir.parallel.plan import DATA, Plan
 from costir.parallel.world import World
 from costir.tracing.recorder import own_part
 
@@ -48,10 +49,12 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
     for strategy in _ORDER:
         axes = plan.axes_of(strategy)
         if axes and not (callable(styles) and strategy in ("tp", "sp")):
-            meshes = [world.axes[a] for a in axes] if strategy not in ("dp", "fsdp") else [world.together({*axes, *ring})]
+            meshes = [world.axes[a] for a in axes]
+            if strategy in DATA and ring:  # a device with other positions has other gradients, as one with other sequences
+                meshes[-1] = world.together({axes[-1], *ring})
             _WRAPPERS[strategy](module, meshes, world, styles)
             _check_even(module, world)
-    if ring and not plan.axes_of("dp", "fsdp"):
+    if ring and not plan.axes_of(*DATA):
         _replicated(module, [world.axes[a] for a in ring], world, styles)
     _check_tied(module, tied)
     return module
@@ -139,7 +142,9 @@ def _sharded(module: nn.Module, meshes: list[Any], world: World, styles: Any) ->
     """fully_shard on every block and on the rest, as torch advises."""
     from torch.distributed.fsdp import fully_shard
 
-    mesh = meshes[0] if len(meshes) == 1 else world.mesh[tuple(m.mesh_dim_names[0] for m in meshes)]
+    with warnings.catch_warnings():  # torch would rather not find an axis made of two by its name
+        warnings.simplefilter("ignore", UserWarning)
+        mesh = meshes[0] if len(meshes) == 1 else world.mesh[tuple(m.mesh_dim_names[0] for m in meshes)]
     names = {id(m): n for n, m in module.named_modules()}
     owner: dict[int, str] = {}
     for block in blocks(module):
@@ -287,7 +292,7 @@ def _check_even(module: nn.Module, world: World) -> None:
             along = [i for i, place in enumerate(p.placements) if getattr(place, "dim", None) == dim]
             count = math.prod(p.device_mesh.size(i) for i in along)
             if length % count:
-                axes = " and ".join(p.device_mesh.mesh_dim_names[i] for i in along)
+                axes = " and ".join(a for i in along for a in world.behind(p.device_mesh.mesh_dim_names[i]))
                 which = f"{int(length)}, dimension {dim} of {path}"
                 raise UnevenError(
                     f"shards would be uneven: {count} devices along {axes} do not divide {which}",

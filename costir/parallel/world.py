@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class World:
         self.axes: dict[str, Any] = {}
         self._paused = 0
         self._lines: dict[frozenset[int], tuple[str, ...]] = {}
+        self._planes: dict[str, tuple[str, ...]] = {}  # several axes in one line, by torch's name
         self._homes: dict[int, str] = {}  # memory -> module
         self._now: str | None = None
         self._undo = contextlib.ExitStack()
@@ -64,6 +65,7 @@ class World:
         for name in ("__init__", "_compute_coordinates_from_mesh", "__getitem__", "_flatten", "get_group"):
             self._undo.enter_context(_plainly(DeviceMesh, name))
         self._undo.enter_context(self._without_metadata())
+        self._undo.enter_context(_without_whole_views())
         self.divided = (DTensor,)
         self._lines = dict(_lines(self.sizes))
         return self
@@ -100,11 +102,18 @@ class World:
     def together(self, axes: Iterable[str]) -> Any:
         """torch's mesh of one line over several axes."""
         names = tuple(a for a in self.sizes if a in set(axes))
-        return self.axes[names[0]] if len(names) == 1 else self.mesh[names]._flatten("_".join(names))
+        if len(names) == 1:
+            return self.axes[names[0]]
+        self._planes["_".join(names)] = names
+        return self.mesh[names]._flatten("_".join(names))
 
-    def go_round(self, axis: str, length: int) -> None:
+    def behind(self, name: str) -> tuple[str, ...]:
+        """The axes that a name in one of torch's meshes stands for."""
+        return self._planes.get(name, (name,))
+
+    def go_round(self, axis: str, lengths: Collection[int]) -> None:
         """Let attention go round along an axis from now on; see `Ring`."""
-        self.ring = self._undo.enter_context(Ring(self.axes[axis], length))
+        self.ring = self._undo.enter_context(Ring(self.axes[axis], lengths))
 
     def exchanged(self, func: Any, args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Of an all-to-all that writes in place: what this device sends and where it receives."""
@@ -177,6 +186,24 @@ class World:
                 yield
             finally:
                 _forget(DTensor._op_dispatcher.sharding_propagator)
+
+
+@contextlib.contextmanager
+def _without_whole_views() -> Iterator[None]:
+    """No view of all of a gathered tensor: torch makes one where two equal numbers are two objects, from 257 on, not below."""
+    from torch.distributed.tensor import Shard
+
+    old = Shard.__dict__.get("_maybe_unpad_tensor")
+    if old is None:  # torch before 2.13
+        yield
+        return
+
+    def even(shard: Any, gathered: torch.Tensor, length: int, devices: int) -> torch.Tensor:
+        whole = gathered.size(shard.dim) == length
+        return gathered.contiguous() if whole else old(shard, gathered, length, devices)
+
+    with _replaced(Shard, "_maybe_unpad_tensor", even):
+        yield
 
 
 def _lines(sizes: Mapping[str, int]) -> Iterator[tuple[frozenset[int], tuple[str, ...]]]:

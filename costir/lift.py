@@ -160,6 +160,7 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
     sizes = {n: v for n, v in family.sizes.items() if n not in family.axes}
     own, axes = [n for n in names if n in sizes], [n for n in names if n not in sizes]
     fixed = {n: _depths(run, sizes[n], level) for n in run.depth.names if n in own}
+    scaled = [n for n in family.scaled if n not in run.depth.names]
     asked = {**run.multiples, **family.multiples}
     triples = generic(sizes, own, fixed, level, asked, run.loops, family.related)
     if not family.axes:
@@ -167,7 +168,7 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
         return
     chosen: dict[str, tuple[int, ...]] = {}
     for points in triples:
-        meshes = ((counts, on_mesh(points, counts, family.scaled)) for counts in ([chosen] if chosen else axis_counts(axes)))
+        meshes = ((counts, on_mesh(points, counts, scaled)) for counts in ([chosen] if chosen else axis_counts(axes)))
         telling = ((counts, found) for counts, found in meshes if independent(found[0], found[1], names))
         for counts, found in itertools.islice(telling, _MESHES):
             if chosen or all(_runs(run, {**family.sizes, **p}) for p in found):

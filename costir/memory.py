@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
-from costir.errors import ChipError, CostirError, SizeError, nearest
+from costir.errors import ChipError, CostirError, LiftError, SizeError, nearest
 from costir.lifting.live import PARTS
 from costir.lifting.peaks import Peak, peaks
 from costir.memory_trials import (
     Moment,
+    confirm_base,
     confirm_deeper,
     confirm_larger,
     is_there,
     least_layers,
-    long_enough,
     moments,
     number,
     run_at,
     shortcut,
+    ways,
 )
 from costir.recount import shortcuts
 from costir.report import Fit
@@ -35,6 +36,8 @@ from costir.symbolic import Expr, Integer, expand, size
 if TYPE_CHECKING:
     from costir.analysis import Analysis
     from costir.chip import Chip
+    from costir.lifting.held_bytes import Evidence
+    from costir.results import Origin
 
 PHASES = ("forward", "backward", "train", "prefill", "decode")
 _MOST = 10**12  # the largest value of a size
@@ -196,12 +199,29 @@ def memory(analysis: Analysis) -> Memory:
     if analysis.phase not in PHASES:
         raise CostirError(f"the memory of a step of {analysis.phase} is not followed", "see what its cache takes")
     _refuse_storage(analysis)
+    problem: LiftError | None = None
+    for evidence in ways(analysis, origin.evidence):
+        try:
+            return _followed(analysis, origin, evidence)
+        except LiftError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def _followed(analysis: Analysis, origin: Origin, evidence: Evidence) -> Memory:
+    """The memory by what these runs hold.
+
+    Raises:
+        LiftError: they follow no formula, or a further run holds something else.
+    """
     fixed = {size(n): Integer(v) for n, v in origin.fixed.items()}
-    evidence = long_enough(analysis, origin.evidence)
     everywhere, even = peaks(evidence)
     confirm_deeper(analysis, evidence, everywhere)
     if not even:
         confirm_larger(analysis, evidence, everywhere)
+    if evidence.base in origin.evidence.traces and evidence.base not in evidence.traces:
+        confirm_base(evidence, everywhere)
     found = [_put_in(p, fixed, origin.fixed) for p in everywhere]
     kept = _sorted([p for p in found if p is not None], analysis.sizes)
     least = {n: v for n, v in least_layers(analysis, evidence, everywhere).items() if v > 1 and n in analysis.sizes}

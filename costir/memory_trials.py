@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,52 @@ def long_enough(analysis: Analysis, evidence: Evidence) -> Evidence:
                 return evidence
             traces[k] = longer
     return evidence if traces == list(evidence.traces) else refitted(evidence, traces)
+
+
+def ways(analysis: Analysis, evidence: Evidence) -> Iterator[Evidence]:
+    """The runs that formulas come from, then others, one after the other, for where no formula holds in these.
+
+    Where two lengths are equal at the base by chance, what is held cannot be told apart there. Some operators run fewer times
+    than there are layers, so that the second of a kind is not in every run.
+    """
+    evidence = long_enough(analysis, evidence)
+    yield evidence
+    for change in (_without_base, _deeper):
+        traces = change(analysis, evidence) if evidence.fitter is not None else []
+        if len(traces) > 2 and traces != list(evidence.traces):
+            with contextlib.suppress(LiftError):  # these do not tell the sizes apart
+                evidence = refitted(evidence, traces)
+                yield evidence
+
+
+def _without_base(analysis: Analysis, evidence: Evidence) -> list[Trace]:
+    return [t for t in evidence.traces if t is not evidence.base]
+
+
+def _deeper(analysis: Analysis, evidence: Evidence) -> list[Trace]:
+    """The traces with those of the fewest layers once more, of more layers than any; none where that does not run."""
+    if not evidence.depths:
+        return []
+    n = evidence.depths[0]
+    layers = [int(t.sizes[n]) for t in evidence.traces]
+    deep = {n: max(layers) + evidence.period}
+    found = [
+        _traced(analysis, {**t.sizes, **deep}) if many == min(layers) else t
+        for many, t in zip(layers, evidence.traces, strict=True)
+    ]
+    return [t for t in found if t is not None] if None not in found else []
+
+
+def confirm_base(evidence: Evidence, found: Sequence[Peak]) -> None:
+    """Hold formulas against the run at the base sizes where it took no part, as far as it is deep enough.
+
+    Raises:
+        LiftError: where it holds something else.
+    """
+    base = {n: int(v) for n, v in evidence.base.sizes.items()}
+    shallow = any(base[n] < min(int(t.sizes[n]) for t in evidence.traces) for n in evidence.depths)
+    if not shallow and said(found, base) != _highest_of(evidence.base):
+        raise LiftError("memory at the base sizes is another than the formulas say")
 
 
 def run_at(analysis: Analysis, point: Mapping[str, int]) -> Trace:

@@ -13,6 +13,8 @@ from costir.lifting.implied import without_implied
 from costir.symbolic import size
 from costir.tracing.recorder import Event, RawTensor
 
+_LENGTHS = st.lists(st.integers(1, 6), min_size=2, max_size=4, unique=True)
+
 
 def _event(*shape: int, path: str = "f", op: str = "aten.relu.default", ref: int = 0, source: str = "m.py:1") -> Event:
     x = RawTensor(shape, "float32", (), "activation", ref)
@@ -56,6 +58,23 @@ def test_growing_loops_are_covered(lengths: list[int], operands: int) -> None:
 def test_layers_are_covered(depths: list[int], kinds: int) -> None:
     traces = [[_event(3 + k, 50 + d, path=f"layers.{i}.f") for i in range(d) for k in range(kinds)] for d in depths]
     _covered(_align(*traces), traces)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=2, max_size=4, unique=True), st.integers(0, 2), st.integers(0, 2), st.integers(2, 4)
+)
+def test_places_whose_shapes_are_equal_in_one_trace(rounds: list[int], before: int, behind: int, places: int) -> None:
+    """What comes once, then rounds of several places, then what comes once: each place is one item, equal or not."""
+    traces = []
+    for k, n in enumerate(rounds):
+        width = (lambda p: 9) if k == 0 else (lambda p, k=k: 100 * k + p)
+        ends = [_event(5, 90 + k + i, path="f") for i in range(before + behind)]
+        traces.append([*ends[:before], *(_event(5, width(p)) for _ in range(n) for p in range(places)), *ends[before:]])
+    items = _align(*traces)
+    _covered(items, traces)
+    inner = {i.counts for i in items if i.ints[-1][1] >= 100 * (len(rounds) - 1)}
+    assert inner == {tuple(rounds)}
 
 
 def test_the_same_memory_twice_is_another_call() -> None:

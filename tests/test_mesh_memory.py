@@ -148,6 +148,46 @@ def test_the_formulas_of_blocks_whose_weights_are_gathered_one_ahead() -> None:
         assert found.at(X=x, B=b, D=d, L=layers).total == pytest.approx(want, abs=64), (x, b, d, layers)
 
 
+class Stack(nn.Module):
+    """Blocks of a width that is so many times the model's."""
+
+    def __init__(self, F: int, L: int, wider: int, bias: bool) -> None:
+        super().__init__()
+        pair = lambda: (nn.Linear(F, wider * F, bias), nn.Linear(wider * F, F, bias))
+        self.blocks = nn.ModuleList(nn.Sequential(a, nn.GELU(), b) for a, b in (pair() for _ in range(L)))
+        self.out = nn.Linear(F, 3 * F)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return self.out(x).square().mean()
+
+
+@pytest.mark.parametrize(("wider", "bias", "tp"), [(2, False, 2), (3, True, 3)])
+def test_lengths_that_the_mesh_makes_equal_at_the_base(wider: int, bias: bool, tp: int) -> None:
+    """Y divides wider*F into F there: shards are told apart by their order, and what is held by other runs."""
+
+    def build(B: int = 48, F: int = 96, L: int = 2) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+        return Stack(F, L, wider, bias), (torch.zeros(B, F),), {}
+
+    styles, way = {"blocks.*.0": "colwise", "blocks.*.2": "rowwise", "out": "colwise_gather"}, "fsdp=X,tp=Y"
+    found = costir.analyze(build, mesh={"X": 2, "Y": tp}, parallel=way, phase="train", plan=styles)
+    for (x, y), b, f, layers in (((2, tp), 48, 96, 4), ((5, 3), 30, 120, 3), ((2, 7), 200, 56, 5)):
+        mesh = {"X": x, "Y": y}
+        plan = {f"blocks.{i}.{n}": s for i in range(layers) for n, s in (("0", "colwise"), ("2", "rowwise"))} | {
+            "out": "gather"
+        }
+        make = lambda f=f, n=layers: Stack(f, n, wider, bias)
+        with engine.fake_group(x * y):
+            wrap = lambda m, axes, plan=plan: engine.parallel(m, axes, plan, list(m.blocks), way)
+            assert engine.said(found, **mesh, B=b, F=f, L=layers) == engine.heard(
+                make(), wrap, mesh, {"x": torch.zeros(b // x, f)}
+            )
+        options = {"names": ["x"], "loss": lambda out: out, "optimizer": adamw}
+        want = real(make, plan, way, mesh, b, f, **options)["peak"]
+        assert found.memory.at(**mesh, B=b, F=f, L=layers).total == pytest.approx(want, abs=64), mesh
+
+
 def test_one_device_holds_what_it_holds_without_a_mesh() -> None:
     alone = costir.analyze(engine.EXAMPLES / "mlp.py", phase="train").memory
     one = costir.analyze(engine.EXAMPLES / "mlp.py", phase="train", mesh={"X": 1}, parallel="fsdp=X").memory

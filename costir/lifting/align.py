@@ -7,6 +7,8 @@ shapes within a group are matched.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -227,6 +229,7 @@ def _distinct(calls: Sequence[Occurrence]) -> list[tuple[Occurrence, int]]:
 
 
 _MOST_STRANDS = 8  # calls of one kind within one round of a loop
+_MOST_APART = 8  # calls of that kind before the first round and behind the last
 
 
 def _match(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
@@ -245,8 +248,31 @@ def _match(key: Key, calls: list[list[Occurrence]]) -> list[Item]:
             continue
     once, often = _by_multiplicity(calls)
     if all(once) and all(often):
-        return [*_strand(key, often), *_strand(key, once)]
+        with contextlib.suppress(LiftError):
+            return [*_strand(key, often), *_strand(key, once)]
+    places = _rounds(calls)
+    if places:
+        return [item for place in places for item in _strand(key, place)]
     raise LiftError(_unmatched(key), _HINT)
+
+
+def _rounds(calls: list[list[Occurrence]]) -> list[list[list[Occurrence]]]:
+    """The places of calls that come once, then in equal rounds, then once again: those of each place per trace, or none.
+
+    Places are told apart by their order alone: of two matrices, one divided by 2 and one twice as long, both are of one shape
+    on two devices.
+    """
+    for apart, strands in itertools.product(range(1, _MOST_APART + 1), range(1, _MOST_STRANDS + 1)):
+        for before in range(apart, -1, -1):
+            if any((len(c) - apart) % strands or len(c) - apart < strands for c in calls):
+                continue
+            behind = apart - before
+            inner = [c[before : len(c) - behind] for c in calls]
+            rounds = [[c[i::strands] for c in inner] for i in range(strands)]
+            if all(o.ints == c[0].ints for place in rounds for c in place for o in c):
+                ends = [[[c[i]] for c in calls] for i in (*range(before), *range(-behind, 0))]
+                return [*ends, *rounds]
+    return []
 
 
 def _by_multiplicity(calls: list[list[Occurrence]]) -> tuple[list[list[Occurrence]], list[list[Occurrence]]]:

@@ -41,7 +41,7 @@ class Evidence:
 
 
 def refitted(evidence: Evidence, traces: Sequence[Trace]) -> Evidence:
-    """The same of other traces.
+    """The same of other traces, with all formulas of sizes that are known.
 
     Raises:
         LiftError: these do not tell the sizes apart.
@@ -50,6 +50,10 @@ def refitted(evidence: Evidence, traces: Sequence[Trace]) -> Evidence:
     assert old is not None
     steps = derived([t.steps for t in traces])
     fitter = Fitter([t.sizes for t in traces], old.names, steps, old.periods, old.divisors, old.axes)
+    for e in old.known.values():
+        vector = fitter.at(e) if e is not None else ()
+        if e is not None and all(x.is_Integer for x in vector):
+            fitter.known.setdefault(tuple(map(int, vector)), e)
     return replace(evidence, traces=tuple(traces), fitter=fitter)
 
 

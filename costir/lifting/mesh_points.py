@@ -14,8 +14,15 @@ _MOST = 64  # devices of the base's own trace; a larger mesh is stood in for by 
 _COUNTS = ((2, 3, 4), (2, 4, 8), (4, 2, 8), (3, 5, 2), (2, 6, 3), (5, 7, 2))
 
 
+# First of all numbers that no model multiplies its widths by: where Y = 4 devices divide the width 4*F, what is F/Y and what is
+# 4*F/Y long is told apart, but what is F and what is 4*F/Y long is not.
+_TELLING = ((5, 7, 9), (7, 10, 5), (9, 7, 10))
+
+
 def axis_counts(axes: Sequence[str]) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Devices along each axis at the probes, fewest first."""
+    """Devices along each axis at the probes: those that tell most, then fewest first."""
+    if len(axes) <= len(_TELLING):
+        yield dict(zip(axes, _TELLING, strict=False))
     choices = itertools.product(_COUNTS, repeat=len(axes))
     for chosen in sorted(choices, key=lambda c: (math.prod(map(max, c)), c)):
         if len(axes) < 2 or len(set(chosen)) == len(chosen):

@@ -251,16 +251,16 @@ def _put_in(p: Peak, fixed: Mapping[Any, Expr], values: Mapping[str, int]) -> Pe
 
 def _sorted(found: list[Peak], sizes: Mapping[str, int]) -> list[Peak]:
     """The largest at these sizes first, then those that are only in deeper models; those always below another one left out."""
-    from costir.lifting.polynomials import never_less
+    from costir.lifting.polynomials import Compared
 
     found.sort(key=lambda p: (not is_there(p, sizes), -int(number(p.total, sizes))))
-    kept: list[Peak] = []
-    for p in found:
-        terms = p.total.as_coefficients_dict()
+    compared, kept = Compared(), []
+    terms = [p.total.as_coefficients_dict() for p in found]
+    for i, p in enumerate(found):
         least = {size(n): v for n, v in p.least.items()}
-        if not any(never_less(k.total.as_coefficients_dict(), terms, least) for k in kept if not k.least):
-            kept.append(p)
-    return kept
+        if not any(compared.never_less(terms[k], terms[i], least) for k in kept if not found[k].least):
+            kept.append(i)
+    return [found[i] for i in kept]
 
 
 def _there(p: Peak) -> Any:

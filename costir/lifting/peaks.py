@@ -18,7 +18,7 @@ from costir.lifting.held_bytes import Evidence, Vector, bytes_of
 from costir.lifting.live import PARTS, Held, has_sparse, held
 from costir.lifting.moments import Candidate, Keys, candidates, makers_before_frees
 from costir.lifting.origins import FURTHEST, kinds
-from costir.lifting.polynomials import Shifted, Terms, around, covers
+from costir.lifting.polynomials import Compared, Terms
 from costir.symbolic import Expr, Integer, expand, size, total
 from costir.trace import Trace
 
@@ -199,22 +199,14 @@ def _peaks(
         rows.append((total(c * m.xreplace(values) for m, c in whole.items()), whole, moment, parts))
     rows.sort(key=lambda row: (any(values.get(n, v) < v for n, v in row[2].least.items()), -row[0]))
     kept: list[tuple[Terms, Candidate, dict[str, Terms]]] = []
-    known: dict[tuple[int, tuple[tuple[Expr, int], ...]], Shifted] = {}
-
-    def seen(terms: Terms, least: Mapping[Expr, int]) -> Shifted:
-        key = id(terms), tuple(least.items())
-        if key not in known:
-            known[key] = around(terms, least)
-        return known[key]
-
+    compared = Compared()
     for _, whole, moment, parts in rows:
         at = [c[i] for c, i in zip(curves, moment.events, strict=True)]
         higher = (
             terms for terms, other, _ in kept
             if _within(moment.least, other.least) and all(c[i] >= n for c, i, n in zip(curves, other.events, at, strict=True))
         )  # fmt: skip
-        mine = seen(whole, moment.least)
-        if not any(covers(seen(terms, moment.least), mine) for terms in higher):
+        if not any(compared.never_less(terms, whole, moment.least) for terms in higher):
             kept.append((whole, moment, parts))
     return tuple([_peak(evidence, moment, parts) for _, moment, parts in kept])
 

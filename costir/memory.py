@@ -254,7 +254,8 @@ def _sorted(found: list[Peak], sizes: Mapping[str, int]) -> list[Peak]:
     from costir.lifting.polynomials import Compared
 
     found.sort(key=lambda p: (not is_there(p, sizes), -int(number(p.total, sizes))))
-    compared, kept = Compared(), []
+    compared = Compared()
+    kept: list[int] = []
     terms = [p.total.as_coefficients_dict() for p in found]
     for i, p in enumerate(found):
         least = {size(n): v for n, v in p.least.items()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import NamedTuple
 
+from costir.lifting.fit import straight
 from costir.lifting.held_bytes import Evidence, Vector
 from costir.symbolic import Expr, Integer, Rational, size
 
@@ -35,12 +35,8 @@ def count(evidence: Evidence, vector: Vector) -> Expr | None:
     if all(v == vector[0] for v in vector):
         return Integer(vector[0])
     for n in dict.fromkeys((*evidence.depths, *(evidence.fitter.names if evidence.fitter is not None else ()))):
-        xs = [int(t.sizes[n]) for t in evidence.traces]
-        if len(set(xs)) < 3:
-            continue
-        i = next(i for i, x in enumerate(xs) if x != xs[0])
-        slope = Fraction(vector[i] - vector[0], xs[i] - xs[0])
-        if all(v == vector[0] + slope * (x - xs[0]) for v, x in zip(vector, xs, strict=True)):
-            start = vector[0] - slope * xs[0]
+        line = straight([int(t.sizes[n]) for t in evidence.traces], vector)
+        if line is not None:
+            slope, start = line
             return Rational(slope.numerator, slope.denominator) * size(n) + Rational(start.numerator, start.denominator)
     return evidence.fitter.plain(vector) if evidence.fitter is not None and 0 not in vector else None

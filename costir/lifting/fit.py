@@ -37,6 +37,16 @@ def factors(n: int) -> dict[int, int]:
     return dict(sp.factorint(n))
 
 
+def straight(xs: Sequence[int], ys: Sequence[int]) -> tuple[Fraction, Fraction] | None:
+    """The slope and the start of the line that all points lie on; None where there is none, or fewer than three places."""
+    if len(set(xs)) < 3:
+        return None
+    i = next(i for i, x in enumerate(xs) if x != xs[0])
+    slope = Fraction(ys[i] - ys[0], xs[i] - xs[0])
+    start = ys[0] - slope * xs[0]
+    return (slope, start) if all(y == start + slope * x for x, y in zip(xs, ys, strict=True)) else None
+
+
 class Fitter:
     """Recognises vectors of values at the given points.
 
@@ -117,6 +127,8 @@ class Fitter:
 
     def _fit(self, vector: Vector) -> Expr | None:
         plain = self.plain(vector)
+        if plain is None and self.axes:  # where a trace is long, and layers are all alike but for the first and the last
+            plain = self.by_layers(vector)
         if plain is not None:
             return plain
         self.guessed = True
@@ -126,6 +138,14 @@ class Fitter:
             if shifted is not None:
                 return shifted + c
         return next((e for e in self._guesses(vector) if self.fits(e, vector)), None)
+
+    def by_layers(self, vector: Vector) -> Expr | None:
+        """A whole number for each layer and some more; or None."""
+        for n in self.periods:
+            line = straight([int(p[n]) for p in self.points], vector)
+            if line is not None and line[0] and line[0].denominator == 1:
+                return int(line[0]) * size(n) + int(line[1])
+        return None
 
     def exact(self, vector: Vector) -> Expr | None:
         """Like `fit`, but what the program rounded stays rounded: D // 2 > 3 is no condition on D/2."""

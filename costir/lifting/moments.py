@@ -8,6 +8,7 @@ read: see `costir.lifting.origins`.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -77,21 +78,21 @@ def _matched(evidence: Evidence, keys: Sequence[Keys]) -> dict[Vector, dict[Expr
     places = [_places(k, ends) for k in keys]
     common = [p for p in places[0] if all(p in q for q in places[1:])]
     out: dict[Vector, dict[Expr, int]] = {}
+    least_of = functools.lru_cache(None)(lambda often, nth: _least(evidence, often, nth))
     for p in sorted(common, key=lambda p: (p[2], p[1] if p[1] >= 0 else -1 - p[1])):
-        least = _least(evidence, tuple([r[p[0]] for r in repeats]), p[1]) if p[2] == _ALL else {}
+        least = least_of(tuple([r[p[0]] for r in repeats]), p[1] + 1 if p[1] >= 0 else -p[1]) if p[2] == _ALL else {}
         out.setdefault(tuple([q[p] for q in places]), least)
     return out
 
 
-def _least(evidence: Evidence, repeats: Vector, place: int) -> dict[Expr, int]:
-    """The number of layers from which on an event occurs so often that one has this place, from the first or the last.
+def _least(evidence: Evidence, repeats: Vector, nth: int) -> dict[Expr, int]:
+    """The number of layers from which on an event occurs so often that one is the nth, from the first or the last.
 
     Where that depends on other sizes, as on the devices of a ring, it holds from the smallest of them in the traces on.
 
     Raises:
         LiftError: where there is no such number.
     """
-    nth = place + 1 if place >= 0 else -place
     found = count(evidence, repeats)
     depth = next((size(n) for n in evidence.depths if found is not None and size(n) in found.free_symbols), None)
     if found is None or depth is None or nth == 1:

@@ -6,6 +6,7 @@ size fitted over the traces. A candidate that is nowhere larger than another one
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,9 +147,15 @@ def _terms(evidence: Evidence, moment: Candidate, counts: dict[Vector, Counted])
         least.update((n, max(v, least.get(n, 1))) for n, v in found.least.items())
         part, e = kind
         mine = out.setdefault(part, {})
-        for mono, c in expand(found.number * e).as_coefficients_dict().items():
+        for mono, c in _written_out(found.number, e):
             mine[mono] = mine.get(mono, Integer(0)) + c
     return moment._replace(least=least), out
+
+
+@functools.lru_cache(4096)  # most moments hold what others hold
+def _written_out(number: Expr, nbytes: Expr) -> list[tuple[Expr, Expr]]:
+    """So many memories of so many bytes as a sum of products of sizes with their coefficients."""
+    return list(expand(number * nbytes).as_coefficients_dict().items())
 
 
 def _curve(t: Trace, memories: Sequence[Held]) -> list[int]:

@@ -17,6 +17,7 @@ from costir.errors import ChipError, CostirError, SizeError, nearest, one_of
 from costir.ir import Constraint, Conventions, Costed, Graph, traced_phase
 from costir.on_chip import OnChip
 from costir.results import Op, Origin, Point, Unknown, exact, is_size
+from costir.stages import Bubble, bubble
 from costir.symbolic import ZERO, Expr, Integer, Symbol, expand, size, total
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ class Analysis:
     def alternatives(self) -> tuple[Analysis, ...]:
         """Other ways to compute the same on a mesh, for notation: `graph.plan` says which each is."""
         return tuple(analysis_of(g, self.conventions, self.phase) for g in self.graph.alternatives)
+
+    @property
+    def pipeline(self) -> Bubble | None:
+        """How long the stages of a pipeline wait for each other, at the base sizes; None without one."""
+        return bubble(self.graph)
 
     @functools.cached_property
     def nodes(self) -> tuple[Op, ...]:

@@ -6,16 +6,20 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from costir.analysis import Analysis, analysis_of
-from costir.errors import CostirError, LoadError, SizeError, TraceError, one_of
+from costir.errors import CostirError, LoadError, TraceError, one_of
 from costir.ir import SERVING, Conventions, Graph, Tensor, traced_phase
 from costir.load import EXPORTED, Family
 from costir.load.dtypes import split_dtype
 from costir.load.subject import by_keyword, load, texts
 from costir.mesh import check_mesh
 from costir.results import Origin, is_size
+
+if TYPE_CHECKING:
+    from costir.parallel import Plan
+    from costir.stages import Line
 
 Phase = Literal["forward", "backward", "train", "prefill", "decode"]
 
@@ -109,15 +113,17 @@ def analyze(
         result = replace(analysis_of(loaded, conventions, phase), origin=_program_origin(subject, names or {}))
     else:
         loaded = _stepped(loaded, phase, recompute, micro_batches)
-        pipeline = _pipeline(mesh or {}, parallel, devices)
-        if pipeline is not None:
-            _refuse_in_stages(loaded, pipeline[0], phase, recompute, traffic)
-        elif mesh or parallel:
-            if not plain_step:
-                raise CostirError("recompute and micro-batches are of one device", "leave out the mesh, or them")
-            loaded = _divided(loaded, mesh or {}, parallel, plan, devices, sizes or {})
+        line = None
+        if mesh or parallel:
+            from costir.parallel import plan_of
+
+            laid = plan_of(mesh or {}, parallel, devices)
+            loaded, line = _divided(loaded, laid, plan, sizes or {}, phase, traffic)
         result = _of_family(loaded, phase, optimizer, conventions)
-        result = result if pipeline is None else _in_stages(result, *pipeline, micro_batches)
+        if line is not None:
+            from costir.pipelines import stages_of
+
+            result = stages_of(result, line)
     result = result.under(traffic)
     return result.keep(keep) if keep else result
 
@@ -136,52 +142,20 @@ def _refuse_without_cache(phase: str, kind: str, stored: str) -> None:
 
 
 def _divided(
-    family: Family, mesh: Mapping[str, int], parallel: str, plan: Any, devices: int | None, given: Mapping[str, int]
-) -> Family:
-    """The family on a mesh of devices."""
-    from costir.parallel import plan_of
+    family: Family, laid: Plan, plan: Any, given: Mapping[str, int], phase: str, traffic: str
+) -> tuple[Family, Line | None]:
+    """The family on a mesh of devices, and the stages that it will be cut into where it is a pipeline."""
     from costir.parallel.family import distributed, one_each
     from costir.parallel.own_plan import checked
 
-    division = plan_of(mesh, parallel, devices)
-    styles = checked(plan, "plan=") if plan is not None else None
-    return distributed(one_each(family, division, given), division, styles)
+    styles, family = checked(plan, "plan=") if plan is not None else None, one_each(family, laid, given)
+    if laid.without_ones().axes_of("pp"):
+        from costir.pipelines import divided
 
-
-def _pipeline(mesh: Mapping[str, int], parallel: str, devices: int | None) -> tuple[str, int] | None:
-    """The axis of a pipeline and its stages; None where there is none."""
-    if "pp" not in parallel:
-        return None
-    from costir.parallel import plan_of
-
-    axis = plan_of(mesh, parallel, devices).axes_of("pp")
-    return (axis[0], int(mesh[axis[0]])) if axis and mesh[axis[0]] > 1 else None
-
-
-def _refuse_in_stages(family: Family, axis: str, phase: str, recompute: str, traffic: str) -> None:
-    """Refuse what is not told apart by stages.
-
-    Raises:
-        CostirError: names it.
-    """
-    if axis in family.sizes:
-        raise SizeError(f"{axis} is a size of {family.name} and an axis of the mesh", "give the axis another name")
-    if phase not in ("forward", "backward"):
-        raise CostirError(f"pp is of phase forward and backward, not {phase}", "add --phase backward")
-    if recompute not in ("none", "blocks"):
-        raise CostirError("pp and modules that are computed again do not go together", "use --recompute blocks, or none")
-    if traffic != "eager":
-        raise CostirError(f"--traffic {traffic} is of one device", "leave out the mesh, or the traffic")
-
-
-def _in_stages(whole: Analysis, axis: str, count: int, micro_batches: int) -> Analysis:
-    """The stage that computes most at the base sizes, with the others as its alternatives."""
-    from costir.on_chip import led_by
-    from costir.stages import in_stages
-
-    graphs = in_stages(whole.graph, axis, count, micro_batches)
-    stages = [analysis_of(g, whole.conventions, whole.phase) for g in graphs]
-    return led_by(max(stages, key=lambda a: a.at().flops), stages)
+        return divided(family, laid.without_ones(), styles, phase, traffic)
+    if not laid.axes_of("pp") and (family.recompute != "none" or family.micro_batches > 1):
+        raise CostirError("recompute and micro-batches are of one device, or of a pipeline", "leave out the mesh, or them")
+    return distributed(family, laid, styles), None
 
 
 def _stepped(family: Family, phase: str, recompute: str, micro_batches: int) -> Family:

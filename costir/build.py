@@ -91,7 +91,7 @@ def build(
         repeated=_repeated(analysis, values),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
         memory=memory_of(analysis, chips, unknown, curve) if memory else None,
-        waiting=build_mesh.waits(analysis.costed.graph),
+        pipeline=build_mesh.waits(analysis.costed.graph, roofs),
     )
 
 

@@ -11,9 +11,9 @@ from costir.collectives import ALGORITHMS, NAMES
 from costir.communication import Communication
 from costir.errors import CostirError
 from costir.ir import Constraint, Costed, Graph
-from costir.report import ByAlgorithm, Quantity, Sent, Times, Way, plain
+from costir.report import ByAlgorithm, Quantity, Sent, Times, Waiting, Way, plain
 from costir.roofline import Roofline, Timing, roofline
-from costir.stages import waiting
+from costir.stages import bubble, once_a_step
 from costir.symbolic import Expr, evaluate, size
 
 if TYPE_CHECKING:
@@ -90,10 +90,24 @@ def _collective_seconds(roof: Roofline) -> Mapping[tuple[str, str, tuple[str, ..
     return out
 
 
-def waits(graph: Graph) -> tuple[float, float] | None:
-    """Of a stage of a pipeline how many times longer a step takes, and the idle share; else None."""
-    longer, idle = waiting(graph)
-    return (float(longer), float(idle)) if graph.pipeline else None
+def waits(graph: Graph, roofs: Sequence[Roofline]) -> Waiting | None:
+    """How long the stages of a pipeline wait, and what a step takes at least on each chip; None for what is no stage."""
+    found = bubble(graph)
+    if found is None:
+        return None
+    steps = tuple(step_seconds(roof) for roof in roofs)
+    return Waiting(found.stages, found.micro_batches, float(found.idle), float(found.factor), steps)
+
+
+def step_seconds(roof: Roofline) -> float:
+    """What a step of a pipeline takes at the base sizes, by its slowest stage: its own time, and the bubble's."""
+    whole, found = roof.costed, bubble(roof.costed.graph)
+    least = float(roof.at().lower)
+    if found is None:
+        return least
+    nodes = tuple(n for n, once in zip(whole.nodes, once_a_step(whole.graph), strict=True) if not once)
+    passes = replace(whole, graph=replace(whole.graph, calls=tuple(n.call for n in nodes)), nodes=nodes)
+    return least + float(found.factor - 1) * float(roofline(passes, roof.chip, roof.fabric.wiring, roof.overlap).at().lower)
 
 
 def algorithms(roofs: Iterable[Roofline], unknown: str) -> tuple[ByAlgorithm, ...]:

@@ -9,7 +9,7 @@ from costir import ir, memory_view, path_view
 from costir.document_serving import cache_counted, serving_cells, serving_columns, serving_facts
 from costir.grouping import Group, combined, groups, sum_of, time_of
 from costir.page import Cell, Column, Document, Entry, Fact, Table
-from costir.report import ChipInfo, Quantity, Report, Row, Times, plain
+from costir.report import ChipInfo, Quantity, Report, Row, Times, Waiting, plain
 from costir.symbolic import Expr, gather, is_equation, show, simplify
 from costir.units import si
 
@@ -334,14 +334,10 @@ def _facts(r: Report) -> Iterable[Fact]:
                 yield Fact("", "below 0: the masked scores that they leave out are more than what they repeat")
     if r.memory is not None:
         yield from memory_view.facts(r.memory)
-    for chip in r.chips:
+    for i, chip in enumerate(r.chips):
         yield Fact(f"time {chip.name}" if len(r.chips) > 1 else "time", times_text(chip.times, r.overlap))
-        if r.waiting is not None and chip.times.lower is not None:
-            longer, idle = r.waiting
-            text = (
-                f"at least {seconds(chip.times.lower * longer)}: {longer:.4g} x the stage's time; {100 * idle:.3g} % of it idle"
-            )
-            yield Fact(f"pipeline {chip.name}" if len(r.chips) > 1 else "pipeline", text)
+        if r.pipeline is not None and chip.times.lower is not None:
+            yield Fact(f"pipeline {chip.name}" if len(r.chips) > 1 else "pipeline", _step_text(r.pipeline, i))
         yield from path_view.facts(chip, f"critical path {chip.name}" if len(r.chips) > 1 else "critical path")
         for threshold in chip.thresholds:
             yield from threshold_facts(threshold, "whole changes", everything=False)
@@ -359,6 +355,11 @@ def conditions_and_notes(r: Report) -> Iterable[Fact]:
         yield Fact("unknown", u)
     for n in r.notes:
         yield Fact("note", n)
+
+
+def _step_text(p: Waiting, chip: int) -> str:
+    passes = f"{p.factor:.4g} x the stage's forward and backward passes, {100 * p.idle:.3g} % of that idle"
+    return f"at least {seconds(p.steps[chip])}: {passes}"
 
 
 def total_formula(q: Quantity) -> Expr | None:

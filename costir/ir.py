@@ -199,6 +199,14 @@ def condition_text(condition: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What a stage is a stage of: the mesh axis along which the stages lie, and the micro-batches of a step."""
+
+    axis: str
+    micro_batches: int
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """A model as a function of named sizes.
 
@@ -213,7 +221,7 @@ class Graph:
         splits: the sizes that are split over devices, with the mesh axes that each is split over.
         cache: what a step of decoding or prefill keeps for the next one, each stored tensor once.
         plan: how what is split comes together, in words, where there are several ways; alternatives: the others.
-        pipeline: where the graph is a stage of a pipeline, and `plan` and `alternatives` are stages: its micro-batches; else 0.
+        pipeline: where the graph is a stage of a pipeline, and `plan` and `alternatives` are stages; else None.
     """
 
     name: str
@@ -227,7 +235,7 @@ class Graph:
     cache: tuple[Weight, ...] = ()
     plan: str = ""
     alternatives: tuple[Graph, ...] = ()
-    pipeline: int = 0
+    pipeline: Pipeline | None = None
 
     @property
     def params(self) -> Expr:

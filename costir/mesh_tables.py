@@ -19,12 +19,12 @@ def tables(r: Report, by_algorithm: bool = False) -> list[Table]:
 
 def ways(r: Report) -> Table:
     """A line for each way, or stage of a pipeline: what it sends and computes, how long it takes; first that of the report."""
-    columns = [Column("stage" if r.waiting else "way"), *(Column(t, right=True) for t in ("FLOPs", "bytes", "sent"))]
+    columns = [Column("stage" if r.pipeline else "way"), *(Column(t, right=True) for t in ("FLOPs", "bytes", "sent"))]
     for c in r.chips:
         of = f" {c.name}" if len(r.chips) > 1 else ""
         columns += [Column(f"{t}{of}", right=True) for t in ("full overlap", "time", "no overlap")]
     lines = []
-    title, mark = ("Stages of the pipeline", "slowest") if r.waiting else ("Ways to compute it", "taken")
+    title, mark = ("Stages of the pipeline", "slowest") if r.pipeline else ("Ways to compute it", "taken")
     for i, w in enumerate(r.ways):
         cells: list[Cell] = [f"{w.plan}{f' ({mark})' if i == 0 else ''}"]
         cells += [number(w.totals["flops"]), number(w.totals["bytes"], "B"), number(w.totals["network"], "B")]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -182,7 +182,12 @@ class Network:
         return "ring_two_way" if closed else "line"
 
     def levels(self, transfer: Transfer) -> tuple[Level, ...]:
-        """The links that a collective uses, and how."""
+        """The links that a collective uses, and how.
+
+        An all_reduce between the two ends of an axis is an exchange: each sends the other what it has, as in a permute.
+        """
+        if self.mesh and transfer.kind == "all_reduce" and transfer.devices == 2 != self.mesh.group(transfer.axes):
+            transfer = replace(transfer, kind="permute")
         mesh = self.mesh if self.mesh else Mesh(((",".join(transfer.axes), transfer.devices),))
         axes = transfer.axes if self.mesh else mesh.names
         pinned = dict(self.wiring.links)

@@ -89,6 +89,13 @@ class OnChip:
         return roofline(regime.costed, self.chip, self.wiring, self.overlap).at(**sizes)
 
     @functools.cached_property
+    def step(self) -> float:
+        """The least seconds of a step at the base sizes: of a pipeline, the slowest stage's and those that it waits."""
+        from costir.build_mesh import step_seconds
+
+        return step_seconds(self.roofline)
+
+    @functools.cached_property
     def critical_path(self) -> CriticalPath:
         """The longest path through the operators at the base sizes; see `critical_path_at`."""
         return self.critical_path_at()

@@ -9,7 +9,21 @@ import costir
 from costir import ir, memory_view, path_view
 from costir.document import row_change
 from costir.render import SCHEMA
-from costir.report import QUANTITIES, ByAlgorithm, ChipInfo, Point, Quantity, Report, Row, Sent, Served, Times, Way, plain
+from costir.report import (
+    QUANTITIES,
+    ByAlgorithm,
+    ChipInfo,
+    Point,
+    Quantity,
+    Report,
+    Row,
+    Sent,
+    Served,
+    Times,
+    Waiting,
+    Way,
+    plain,
+)
 from costir.symbolic import Expr, evaluate, show, size
 
 
@@ -38,6 +52,7 @@ def as_dict(r: Report) -> dict[str, Any]:
         out |= {"repeated": quantity(r.repeated)} if r.repeated is not None else {}
         out |= {"communication": [_sent(s, r) for s in r.sent]} if r.sent else {}
         out |= {"algorithms": [_algorithm(a) for a in r.algorithms]} if r.algorithms else {}
+        out |= {"pipeline": _pipeline(r.pipeline, r)} if r.pipeline is not None else {}
     if r.chips:
         out["chips"] = [_chip(c, r) for c in r.chips]
     if r.memory is not None:
@@ -47,6 +62,12 @@ def as_dict(r: Report) -> dict[str, Any]:
     if r.served is not None:
         out["serving"] = _served(r, r.served)
     return out
+
+
+def _pipeline(p: Waiting, r: Report) -> dict[str, Any]:
+    """How long the stages of a pipeline wait, as the schema has it."""
+    steps = {"steps": {c.name: s for c, s in zip(r.chips, p.steps, strict=True)}} if r.chips else {}
+    return {"stages": p.stages, "micro_batches": p.micro_batches, "idle": p.idle, "factor": p.factor, **steps}
 
 
 def _served(r: Report, s: Served) -> dict[str, Any]:

@@ -279,6 +279,17 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """How long the stages of a pipeline wait for each other, see `costir.stages.Bubble`; `steps` are least seconds by chip."""
+
+    stages: int
+    micro_batches: int
+    idle: float
+    factor: float
+    steps: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that a reader of an analysis sees.
 
@@ -300,7 +311,7 @@ class Report:
         repeated: FLOPs that all devices do beyond those of the whole model; None where that is not known.
         algorithms: what collectives take by each algorithm that the links allow.
         memory: what the run holds; None where it was not asked for.
-        waiting: of a pipeline, how many times longer a step takes than its slowest stage works, and the idle share; else None.
+        pipeline: how long the stages of a pipeline wait; None where there is none.
     """
 
     subject: str
@@ -326,7 +337,7 @@ class Report:
     repeated: Quantity | None = None
     algorithms: tuple[ByAlgorithm, ...] = ()
     memory: Memory | None = None
-    waiting: tuple[float, float] | None = None
+    pipeline: Waiting | None = None
 
     @property
     def communicates(self) -> bool:

@@ -31,7 +31,7 @@ from costir.tracing.lifetimes import IN_A_BUCKET, NOTHING_KNOWN, Lives
 from costir.tracing.masks import known_values
 from costir.tracing.notes import Escape, Guard, Step, watch
 from costir.tracing.patches import patched_torch
-from costir.tracing.paths import paths
+from costir.tracing.paths import fold_path, paths
 from costir.tracing.recompute import recomputing
 from costir.tracing.recorder import Event, RawTensor, Recorder, Scope, own_part
 from costir.tracing.routing import Routing
@@ -218,13 +218,11 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
         for path, m in module.named_modules():
             for site, p in enumerate(m._parameters.values()):
                 scope.owners.setdefault(id(p), (path, "", -1 - site))
+        if recorder.world is not None:
+            recorder.world.owners = scope.owners
         recorder.recording = True
         with torch.set_grad_enabled(phase != "forward"), paths(module, scope), recomputing(module, family.recompute):
-            results = _micro_batch(recorder, family, module, args, kwargs, phase)
-            if family.micro_batches > 1 and phase != "forward":
-                recorder.lifetimes.second, scope.times = len(recorder.events), family.micro_batches - 1
-                results = _micro_batch(recorder, family, module, args, kwargs, phase)
-                scope.times = 1
+            results = _micro_batches(recorder, family, module, args, kwargs, phase)
             if phase == "forward":
                 return results
             joined = recorder.world.joined if recorder.world is not None else ()
@@ -234,7 +232,7 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
                 recorder.roles.update(dict.fromkeys(recorder.world.buckets, "bucket"))
             if stepper is not None:
                 scope.phase, scope.path = "optimizer", "optimizer"
-                _steady(recorder, stepper)
+                _steady(recorder, stepper, family.staged)
                 stepper.step()
                 return results
             leaves = [t for t in (*module.parameters(), *_outputs((args, kwargs))) if t.is_leaf and t.grad is not None]
@@ -243,6 +241,26 @@ def _run_phases(recorder: Recorder, family: Family, module: nn.Module, args: Any
         raise
     except Exception as error:
         raise _failed(_DOING[scope.phase], error, sizes) from error
+
+
+def _micro_batches(
+    recorder: Recorder, family: Family, module: nn.Module, args: Any, kwargs: Any, phase: str
+) -> list[torch.Tensor]:
+    """The first micro-batch and one that stands for all others; on a mesh the last one, too, which alone reduces gradients."""
+    world, many = recorder.world, 1 if phase == "forward" else family.micro_batches
+    runs = [1] if many == 1 else [1, many - 1] if world is None else [1, many - 2, 1]
+    runs, results = [times for times in runs if times], []
+    for i, times in enumerate(runs):
+        if i == 1:
+            recorder.lifetimes.second = len(recorder.events)
+        if world is not None:
+            world.reduce_gradients(i == len(runs) - 1)
+        recorder.scope.times = times
+        results = _micro_batch(recorder, family, module, args, kwargs, phase)
+    recorder.scope.times = 1
+    if world is not None and phase != "forward":
+        world.end_step()
+    return results
 
 
 def _micro_batch(
@@ -268,10 +286,11 @@ def stepper_of(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
     return make(trained)
 
 
-def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
+def _steady(recorder: Recorder, stepper: torch.optim.Optimizer, staged: bool) -> None:
     """Take the first step, which makes the states, unrecorded, and let the count of steps be large.
 
-    So the step that is recorded is one like most: no states to make, no warm-up of the method itself left.
+    So the step that is recorded is one like most: no states to make, no warm-up of the method itself left. Of a model that
+    will be cut into stages, what works on a parameter is noted at the parameter's module.
     """
     trained = [p for group in stepper.param_groups for p in group["params"]]
     recorder.recording = False
@@ -284,7 +303,10 @@ def _steady(recorder: Recorder, stepper: torch.optim.Optimizer) -> None:
             state["step"] = _STEPS
     recorder.recording = True
     for p in trained:
-        kind = _kind(*recorder.scope.owners.get(id(p), ("", "", 0)))
+        owner = recorder.scope.owners.get(id(p), ("", "", 0))
+        kind = _kind(*owner)
+        if staged:
+            recorder.step_paths[kind] = fold_path(owner[0])
         state = [own_part(t) for t in tree_leaves(dict(stepper.state.get(p, {})))]
         for i, t in enumerate(state):
             _mark(recorder, "state", [t], f"{kind} {i}")  # one by one, as their names tell them apart

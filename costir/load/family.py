@@ -66,6 +66,7 @@ class Family:
         recompute: what is computed again in the backward pass instead of being kept: "none", "blocks", "all", or a pattern of
             module paths.
         micro_batches: how many forward and backward passes make one step.
+        staged: whether what is traced will be cut into the stages of a pipeline.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Family:
     cache: CacheUse | None = None
     recompute: str = "none"
     micro_batches: int = 1
+    staged: bool = False
 
 
 def within_limits(sizes: Mapping[str, int], limits: Mapping[str, int], what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -15,7 +15,7 @@ from costir.mesh import BATCH, batch_of
 from costir.parallel.own_plan import Styles, own_plan
 from costir.parallel.plan import Plan
 from costir.parallel.ring import telling
-from costir.parallel.strategies import UnevenError, wrap
+from costir.parallel.strategies import UnevenError, untie, wrap
 from costir.parallel.world import World
 
 _CHOICES = {"k"}  # experts per token: nobody divides these
@@ -25,8 +25,8 @@ _LENGTHS = ("T", "S", "seq", "seq_len", "seqlen", "length")  # divided by sp and
 class _Maker:
     """Makes the members of a divided family; the world that a trace runs in is the one that is open."""
 
-    def __init__(self, family: Family, plan: Plan, batch: str, styles: Styles) -> None:
-        self.family, self.plan, self.batch, self.styles = family, plan, batch, styles
+    def __init__(self, family: Family, plan: Plan, batch: str, styles: Styles, front: Collection[str] | None) -> None:
+        self.family, self.plan, self.batch, self.styles, self.front = family, plan, batch, styles, front
         self.world: World | None = None
         self.refused: UndividedError | None = None
 
@@ -39,7 +39,7 @@ class _Maker:
         """
         if self.refused is not None:
             raise self.refused
-        with World({a: int(sizes[a]) for a in self.plan.mesh}) as self.world:
+        with World({a: int(sizes[a]) for a in self.plan.mesh}, self.front) as self.world:
             try:
                 yield self.world
             except UndividedError as error:
@@ -121,31 +121,33 @@ def one_each(family: Family, plan: Plan, given: Mapping[str, int]) -> Family:
     return dataclasses.replace(family, sizes={**family.sizes, batch: count}, notes=(*family.notes, note))
 
 
-def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
+def distributed(family: Family, plan: Plan, styles: Styles = None, front: Collection[str] | None = None) -> Family:
     """The family with the axes of a mesh among its sizes.
 
     Args:
         family: the model on one device.
         plan: mesh and strategies.
         styles: the user's own plan for tp or sp, where it is not the model's.
+        front: of a model that is cut into the stages of a pipeline, the modules that run before its blocks; else None.
 
     Raises:
         SizeError: an axis has the name of a size, or no size is the batch.
     """
+    whole_plan = plan.without_ones()
+    plan = whole_plan.without("pp")
     if plan.devices == 1:
         return family
-    plan = plan.without_ones()
     clash = next((a for a in plan.mesh if a in family.sizes), None)
     if clash is not None:
         raise SizeError(f"{clash} is a size of {family.name} and an axis of the mesh", "give the axis another name")
-    maker = _Maker(family, plan, _batch(family, plan), styles if styles is not None else own_plan(family, plan))
+    maker = _Maker(family, plan, _batch(family, plan), styles if styles is not None else own_plan(family, plan), front)
     whole = _CHOICES if plan.axes_of("sp", "cp") or plan.file else {*_CHOICES, *_LENGTHS}
     scaled = tuple(n for n in family.sizes if n not in family.depth and n not in family.limits and n not in whole)
     return dataclasses.replace(
         family,
         build=maker.build,
         sizes={**family.sizes, **plan.mesh},
-        notes=(*family.notes, *notes(plan)),
+        notes=(*family.notes, *notes(whole_plan)),
         axes=tuple(plan.mesh),
         splits={maker.batch: plan.batch_axes} if plan.batch_axes else {},
         scaled=scaled,
@@ -154,9 +156,31 @@ def distributed(family: Family, plan: Plan, styles: Styles = None) -> Family:
     )
 
 
+def staged(family: Family, ties: Collection[Sequence[str]]) -> Family:
+    """The family as it is traced to be cut into stages: weights that the first and the last one share are two.
+
+    Args:
+        family: the model on one device.
+        ties: the paths of each such weight.
+    """
+
+    def build(**sizes: int) -> Built:
+        module, args, kwargs = family.build(**sizes)
+        if not all(isinstance(p, FakeTensor) or p.is_meta for p in module.parameters()):
+            raise LoadError(
+                f"{family.name} exists already, and giving two stages what they share would change it for good",
+                "give a file, or a function build(**sizes) that makes it afresh",
+            )
+        untie(module, ties)
+        return Built(module, args, kwargs)
+
+    return dataclasses.replace(family, build=build if ties else family.build, staged=True)
+
+
 def notes(plan: Plan) -> Iterator[str]:
     """What a reader must know of the devices."""
-    yield f"one of {' * '.join(plan.mesh)} devices, by {plan}; all others run and send the same"
+    others = "all others of its stage" if plan.axes_of("pp") else "all others"
+    yield f"one of {' * '.join(plan.mesh)} devices, by {plan}; {others} run and send the same"
     if plan.axes_of("cp"):
         yield "cp: torch's ring attention; keys and values are gathered, their gradients go round; causal parts are balanced"
         yield "cp: of other devices' parts the masked half is left out, as by torch: less than an equal share of all scores"

@@ -22,6 +22,7 @@ STRATEGIES = {
     "pp": ("the blocks are divided into equal stages, each another program (a pipeline)", 1),
     "data": ("only the batch is divided: for plans of your own that do the rest", 1),
 }
+WITH_PP = ("pp", "dp", "fsdp", "hsdp", "tp", "sp")  # what is traced for a stage of a pipeline
 DATA = ("dp", "fsdp", "hsdp", "data")  # strategies that divide the batch
 LARGEST_MESH = 10**9
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -77,6 +78,12 @@ class Plan:
             elif axes:  # hsdp along one axis: copies only, or shards only
                 parts.append(Part("dp" if axes == p.axes[:1] else "fsdp", axes))
         return Plan(mesh, tuple(parts), self.file)
+
+    def without(self, strategy: str) -> Plan:
+        """The same without a strategy and its axes."""
+        axes = self.axes_of(strategy)
+        mesh = {a: n for a, n in self.mesh.items() if a not in axes}
+        return Plan(mesh, tuple(p for p in self.parts if p.strategy != strategy), self.file)
 
     def __str__(self) -> str:
         return ", ".join([*map(str, self.parts), *([self.file] if self.file else [])])
@@ -149,8 +156,10 @@ def _check_axes(parts: list[Part], mesh: Mapping[str, int], own: bool) -> None:
             if a in used:
                 raise SizeError(f"the axis {a} is used twice, by {used[a]} and {p}", "give each strategy an axis of its own")
             used[a] = p
-    if any(p.strategy == "pp" for p in parts) and (len(parts) > 1 or own):
-        raise SizeError("pp goes alone: its stages are cut from the calls of one device", "give it the only axis of the mesh")
+    if any(p.strategy == "pp" for p in parts):
+        odd = next((str(p) for p in parts if p.strategy not in WITH_PP), "a plan of your own" if own else "")
+        if odd:
+            raise SizeError(f"pp and {odd} do not go together", f"with pp use {', '.join(WITH_PP[1:])}")
     for group in (("tp", "sp", "ep"), ("dp", "fsdp", "hsdp"), ("cp", "data")):
         found = [p for p in parts if p.strategy in group]
         if len(found) > 1:

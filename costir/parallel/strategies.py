@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from costir.errors import TraceError
 from costir.parallel.own_plan import Styles
 from costir.parallel.plan import DATA, Plan
+from costir.parallel.sharding import sharded
 from costir.parallel.world import World
 from costir.tracing.recorder import own_part
 
@@ -41,7 +41,7 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
         TraceError: a strategy needs a plan that the model has not.
         UnevenError: a weight is not divided evenly.
     """
-    tied, ring = _tied(module), plan.axes_of("cp")
+    shared, ring = tied(module), plan.axes_of("cp")
     if callable(styles):
         made = styles(module, world.mesh)
         module = made if isinstance(made, nn.Module) else module
@@ -56,7 +56,7 @@ def wrap(module: nn.Module, plan: Plan, world: World, styles: Styles) -> nn.Modu
             _check_even(module, world)
     if ring and not plan.axes_of(*DATA):
         _replicated(module, [world.axes[a] for a in ring], world, styles)
-    _check_tied(module, tied)
+    _check_tied(module, shared)
     return module
 
 
@@ -80,6 +80,8 @@ def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any)
             dist.all_reduce(gradient, group=group)
 
     def average(p: Any) -> None:
+        if not world.reducing:
+            return
         p.grad = p.grad.redistribute(placements=p.placements)  # of a table, torch makes a gradient that is not divided
         part = own_part(p.grad)
         with world.home_of(names[id(p)]):
@@ -90,7 +92,7 @@ def _replicated(module: nn.Module, meshes: list[Any], world: World, styles: Any)
         p.register_post_accumulate_grad_hook(average)
         world.joined.add(id(p))  # torch's own way to do this has them in buckets, too
     if len(trained) > len(parts):
-        _reduced(module, group, world, reduce)
+        _reduced(module, group, world, reduce, names)
 
 
 class _Made(TorchDispatchMode):  # type: ignore[misc]
@@ -106,7 +108,8 @@ class _Made(TorchDispatchMode):  # type: ignore[misc]
         return out
 
 
-def _reduced(module: nn.Module, group: Any, world: World, reduce: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+def _reduced(module: nn.Module, group: Any, world: World, reduce: Callable[[torch.Tensor, torch.Tensor], None],
+             names: Mapping[int, str]) -> None:  # fmt: skip
     """DistributedDataParallel with its buckets taken apart: each gradient is averaged on its way there, and sent alone."""
 
     def with_buckets(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -122,6 +125,8 @@ def _reduced(module: nn.Module, group: Any, world: World, reduce: Callable[[torc
             reduced = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
             world.buckets.add(bucket.buffer().untyped_storage()._cdata)
             world.joined.update(id(p) for p, _ in reduced)
+            for p, gradient in reduced:
+                world.in_bucket(names[id(p)], gradient)
         for p, gradient in reduced:
             reduce(p, gradient)
         done: Any = torch.futures.Future()
@@ -133,42 +138,10 @@ def _reduced(module: nn.Module, group: Any, world: World, reduce: Callable[[torc
         "return": torch.futures.Future[torch.Tensor],
     }  # types, not their names
     ddp.register_comm_hook(None, hook)
+    world.syncs.append(lambda wanted: setattr(ddp, "require_backward_grad_sync", wanted))  # as no_sync does
     before = ddp._pre_forward  # it may make its buckets anew
     module.register_forward_pre_hook(lambda m, args, kwargs: with_buckets(before, *args, **kwargs), with_kwargs=True)
     module.register_forward_hook(lambda m, args, out: ddp._post_forward(out))
-
-
-def _sharded(module: nn.Module, meshes: list[Any], world: World, styles: Any) -> None:
-    """fully_shard on every block and on the rest, as torch advises."""
-    from torch.distributed.fsdp import fully_shard
-
-    with warnings.catch_warnings():  # torch would rather not find an axis made of two by its name
-        warnings.simplefilter("ignore", UserWarning)
-        mesh = meshes[0] if len(meshes) == 1 else world.mesh[tuple(m.mesh_dim_names[0] for m in meshes)]
-    names = {id(m): n for n, m in module.named_modules()}
-    owner: dict[int, str] = {}
-    for block in blocks(module):
-        for p in block.parameters():
-            first = owner.setdefault(id(p), names[id(block)])
-            if first != names[id(block)]:
-                raise TraceError(
-                    f"{first} and {names[id(block)]} share a weight, and fully_shard takes none that is in two blocks",
-                    "use dp, which takes shared weights",
-                )
-    for block in [*blocks(module), module]:
-        fully_shard(block, mesh=mesh)
-        world.at_home(names[id(block)], block.parameters())
-
-
-def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The repeated blocks of a model: what stands in its outermost lists of modules of one class."""
-    for child in module.children():
-        members = list(child.children())
-        alike = isinstance(child, nn.ModuleList | nn.Sequential) and len({type(m) for m in members}) == 1
-        if alike and any(True for m in members for _ in m.parameters()):
-            yield from members
-        elif not isinstance(child, nn.ModuleList):
-            yield from blocks(child)
 
 
 # ------------------------------------------------------------------------------------------------ tensor parallel
@@ -265,16 +238,16 @@ def _transformers(module: Any, mesh: Any, experts: bool) -> None:
             f"{what} goes up to {heads} devices here",
         )
     tensors, whole, _ = module._resolve_parallel_plans(DistributedConfig(**{f"{s}_size": count for s in wanted}))
-    tied = _untied(module)  # the engine divides before weights are tied
+    shared = _untied(module)  # the engine divides before weights are tied
     apply_tensor_parallelism(module, mesh, tensors)
     if experts:
         apply_expert_parallelism(module, mesh, mesh, whole)
-    if tied:
+    if shared:
         module.tie_weights(recompute_mapping=False)
 
 
 _WRAPPERS: dict[str, Callable[..., None]] = {
-    "dp": _replicated, "fsdp": _sharded, "hsdp": _sharded, "tp": _tensors, "sp": _sequences, "ep": _experts,
+    "dp": _replicated, "fsdp": sharded, "hsdp": sharded, "tp": _tensors, "sp": _sequences, "ep": _experts,
 }  # fmt: skip
 
 
@@ -303,7 +276,7 @@ def _check_even(module: nn.Module, world: World) -> None:
 # --------------------------------------------------------------------------------------------------- tied weights
 
 
-def _tied(module: nn.Module) -> list[list[str]]:
+def tied(module: nn.Module) -> list[list[str]]:
     """Paths of parameters that are one and the same."""
     found: dict[int, list[str]] = {}
     for path, p in module.named_parameters(remove_duplicate=False):
@@ -313,13 +286,18 @@ def _tied(module: nn.Module) -> list[list[str]]:
 
 def _untied(module: nn.Module) -> bool:
     """Give each module a parameter of its own; whether any was shared."""
-    tied = _tied(module)
-    for path in (path for paths in tied for path in paths[1:]):
+    found = tied(module)
+    untie(module, found)
+    return bool(found)
+
+
+def untie(module: nn.Module, ties: Iterable[Sequence[str]]) -> None:
+    """Give each module a parameter of its own where several share one, by the paths of the parameter."""
+    for path in (path for paths in ties for path in paths[1:]):
         owner, _, name = path.rpartition(".")
         whole = module.get_parameter(path)
         alone = nn.Parameter(torch.empty_like(whole), requires_grad=whole.requires_grad)
         module.get_submodule(owner).register_parameter(name, alone)
-    return bool(tied)
 
 
 def _check_tied(module: nn.Module, before: list[list[str]]) -> None:

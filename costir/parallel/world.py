@@ -28,16 +28,26 @@ class World:
         sizes: devices along each axis, slowest first.
         mesh: torch's mesh over all axes.
         axes: torch's mesh of each axis alone.
+        front: of a model that is cut into the stages of a pipeline, the modules that run before its blocks; else None.
+        owners: where a parameter belongs, by its identity; see `costir.tracing.recorder.Scope`.
+        reducing: whether backward passes reduce gradients now. syncs: functions that tell torch so. ends: what
+            is done after the last of them in a step.
     """
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
+    def __init__(self, sizes: Mapping[str, int], front: Collection[str] | None = None) -> None:
         self.sizes = dict(sizes)
+        self.front = front
+        self.syncs: list[Callable[[bool], None]] = []
+        self.ends: list[Callable[[], None]] = []
+        self.reducing = True
+        self.owners: dict[int, tuple[str, str, int]] = {}
         self.mesh: Any = None
         self.axes: dict[str, Any] = {}
         self._paused = 0
         self._lines: dict[frozenset[int], tuple[str, ...]] = {}
         self._planes: dict[str, tuple[str, ...]] = {}  # several axes in one line, by torch's name
         self._homes: dict[int, str] = {}  # memory -> module
+        self._slots: dict[tuple[int, int], str] = {}  # memory and place in it of a gradient in a bucket -> module
         self._now: str | None = None
         self._undo = contextlib.ExitStack()
         self.ring: Ring | None = None
@@ -124,6 +134,21 @@ class World:
         for t in tensors:
             self._homes.setdefault(own_part(t).untyped_storage()._cdata, path)
 
+    def in_bucket(self, path: str, gradient: torch.Tensor) -> None:
+        """Remember the module whose gradient lies there in a bucket, from which it is copied back."""
+        self._slots[gradient.untyped_storage()._cdata, gradient.storage_offset()] = path
+
+    def reduce_gradients(self, wanted: bool) -> None:
+        """Whether the backward passes from now on reduce gradients among devices, or only add them up, as in a pipeline."""
+        self.reducing = wanted
+        for told in self.syncs:
+            told(wanted)
+
+    def end_step(self) -> None:
+        """All backward passes of a step are over."""
+        for end in self.ends:
+            end()
+
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """Nothing that runs meanwhile is recorded."""
@@ -152,6 +177,9 @@ class World:
             return home
         if op in ("fsdp.copy_out.default", "costir.all_gather.default"):
             return self._homes.get(args["self"].untyped_storage()._cdata)
+        if op == "aten.copy_.default":
+            source = own_part(args["src"])
+            return self._slots.get((source.untyped_storage()._cdata, source.storage_offset()))
         return None
 
     def axes_of(self, group: Any) -> tuple[str, ...]:

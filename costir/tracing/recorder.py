@@ -154,6 +154,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.events: list[Event] = []
         self.roles: dict[int, str] = {}
         self.steps_for: dict[int, int] = {}  # memory of parameters, gradients and states -> a number of the parameter
+        self.step_paths: dict[int, str] = {}  # the number -> the parameter's module, for a model that is cut into stages
         self.notes: dict[str, None] = {}
         self.routing: list[Routing] = []
         self.lifetimes = Lifetimes(lambda: len(self.events))
@@ -220,6 +221,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 self.notes[f"routing at {where(user_frame(2))} is taken as balanced over the candidates"] = None
         for name, arguments, result, home in self.world.calls(op, given, out):
             self.home = home
+            if name == "fsdp.copy_out.default" and self.world.front is not None:
+                self.roles.update({t.untyped_storage()._cdata: "weight" for t in result})
             self.note_call(name, arguments, result)
         self.home = None
 
@@ -235,7 +238,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             record = tuple([(k, self._arg(v)) for k, v in given.items()])
             path, source, site = place
             if self.scope.phase == "optimizer":
-                site = hash((site, self._parameter(given, flat)))
+                parameter = self._parameter(given, flat)
+                site, path = hash((site, parameter)), self.step_paths.get(parameter, path)
             self.events.append(Event(op, record, results, path, source, self.scope.phase, site, self.scope.times))
             self.lifetimes.event(op, self.scope.phase)
 

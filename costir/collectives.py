@@ -261,3 +261,15 @@ def public(name: str) -> str:
 def running(network: str) -> tuple[str, ...]:
     """The names of the algorithms that run on a shape of network."""
     return tuple(name for name in NAMES if network in ALGORITHMS[variant(name, network)].networks)
+
+
+def in_a_node(length: Expr, stride: Expr, domain: int) -> Expr:
+    """How many devices of an axis are in one node."""
+    return apply("min", [length, apply("max", [ONE, number(domain) / stride])])
+
+
+def near_and_far(kind: str, g: Expr, n: Expr) -> tuple[Expr, Expr]:
+    """The parts of the payload that go over the near and the far link, for g of n devices in a node."""
+    if kind == "all_to_all":  # a chunk for a device elsewhere never touches the near link
+        return (g / n) ** 2, ONE / g
+    return ONE, ONE if kind == "permute" else ONE / g

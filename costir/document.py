@@ -147,7 +147,7 @@ def head(r: Report) -> tuple[Fact, ...]:
 OVERLAP_WORDS = {
     "none": "no overlap: all units take turns",
     "op": "units overlap inside an operator, operators and collectives run one after the other",
-    "full": "all units work all the time, the axes of the mesh at once",
+    "full": "all units work all the time, each link of the mesh a unit of its own",
 }
 
 

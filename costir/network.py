@@ -14,6 +14,7 @@ Times are those of full links; hop latency is added only where it is asked for, 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ import sympy as sp
 
 from costir.chip import Chip, Link
 from costir.collective_times import Collectives, Fit
-from costir.collectives import ALGORITHMS, NAMES, Form, form, running, variant
+from costir.collectives import ALGORITHMS, NAMES, Form, form, in_a_node, near_and_far, running, variant
 from costir.errors import ChipError, CostirError
 from costir.ir import Constraint, Transfer
 from costir.mesh import Mesh
@@ -136,6 +137,31 @@ class Network:
         slowest = dict.fromkeys(e for e in [*parts, total(waits)] if e != 0)
         return apply("max", list(slowest)) if len(slowest) > 1 else total(slowest)
 
+    def busy(self, transfer: Transfer) -> dict[str, Expr]:
+        """How long a collective keeps each link busy that can work beside others: see `_names`.
+
+        Where collectives were measured it is not known what they share: those over different axes are taken for apart.
+        """
+        if self.measured is not None or transfer.devices == 1:
+            return {", ".join(transfer.axes): self.seconds(transfer)}
+        out: dict[str, Expr] = {}
+        for level in self.levels(transfer):
+            waits = [level.latency] if self.wiring.latency and level.latency is not None else []
+            takes = apply("max", [level.seconds(transfer.payload), *waits]) if waits else level.seconds(transfer.payload)
+            out |= dict.fromkeys(self._names(level.link, transfer.axes), takes)
+        return out
+
+    def _names(self, link: Link, axes: tuple[str, ...]) -> list[str]:
+        """The links of one kind that a collective uses: one along each axis of a torus; where each pair has a link, those of
+        pairs that are apart along one axis, along another, along both; all of a chip's behind a switch."""
+        near = [a for a in axes if dict(self.wiring.links).get(a, "") not in FAR]
+        if shape_of(link) == "torus":
+            return [f"{link.name} along {a}" for a in near]
+        if shape_of(link) == "mesh":
+            apart = (some for n in range(1, len(near) + 1) for some in itertools.combinations(sorted(near), n))
+            return [f"{link.name} along {' and '.join(some)}" for some in apart]
+        return [link.name]
+
     def words(self, transfer: Transfer) -> tuple[str, ...]:
         """What a collective's group of devices communicates over, at the base sizes; nothing where it is one device."""
         if self.measured is not None:
@@ -200,12 +226,12 @@ class Network:
         lengths = [mesh.length(a) for a in near]
         inside = lengths
         if shape_of(link) != "torus" and link.domain:
-            inside = [_inside(mesh.length(a), self._stride(a), link.domain) for a in near]
+            inside = [in_a_node(mesh.length(a), self._stride(a), link.domain) for a in near]
         g, n = product(inside), product([*lengths, *(mesh.length(a) for a in far)])
         outer = self._link(pinned[far[0]]) if far else self._far
         if g == n or outer is None:
             return (self._flat(link, transfer.kind, lengths, ONE),)
-        inner_part, outer_part = _parts(transfer.kind, g, n)
+        inner_part, outer_part = near_and_far(transfer.kind, g, n)
         return (
             self._flat(link, transfer.kind, inside, inner_part),
             self._flat(outer, transfer.kind, [n / g], outer_part, "direct"),
@@ -415,15 +441,3 @@ def measured_seconds(fit: Fit, payload: Expr) -> Expr:
     high = apply("max", [high, least]) if high.free_symbols else high
     small = sp.Le(payload, fit.until)
     return low if small == sp.true else high if small == sp.false else sp.Piecewise((low, small), (high, True))
-
-
-def _inside(length: Expr, stride: Expr, domain: int) -> Expr:
-    """How many devices of an axis are in one node."""
-    return apply("min", [length, apply("max", [ONE, number(domain) / stride])])
-
-
-def _parts(kind: str, g: Expr, n: Expr) -> tuple[Expr, Expr]:
-    """The parts of the payload that go over the near and the far link, for g of n devices in a node."""
-    if kind == "all_to_all":  # a chunk for a device elsewhere never touches the near link
-        return (g / n) ** 2, ONE / g
-    return ONE, ONE if kind == "permute" else ONE / g

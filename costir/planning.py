@@ -378,7 +378,7 @@ def _why(better: Split, worse: Split) -> str:
     grown = {n: worse.times.get(n, 0.0) - better.times.get(n, 0.0) for n in {**worse.times, **better.times}}
     name = max(grown, key=lambda n: grown[n])
     each = f", {worse.each:g} of the batch a device" if name in ("memory", "vector") else ""
-    return "as fast" if more < 5e-5 else f"{name}{each}: +{100 * more:.2g} %"
+    return "as fast" if more < 5e-5 else f"{name}{each}: +{100 * more:.{'0f' if more >= 1 else '2g'}} %"
 
 
 def _way(search: Search, rows: Sequence[Split]) -> Way:

@@ -3,8 +3,8 @@
 Four units work on an operator: the matrix unit, the vector unit, the memory, the network. Where they overlap perfectly the time
 is that of the slowest (`lower`); where they take turns it is the sum (`upper`), at most four times as much. Operators run one
 after the other, so that the bounds of a model are the sums of its operators' bounds. `overlap` says which of these a model's
-`lower` is: "op" (units overlap inside an operator), "none" (never), "full" (each unit works all the time, the axes of a mesh at
-once: the longest of the units' totals).
+`lower` is: "op" (units overlap inside an operator), "none" (never), "full" (each unit works all the time, each link of the
+network as a unit of its own: the longest of the units' totals).
 
 Seconds are exact expressions in the sizes; a model's totals are evaluated in floats, for one point or for arrays.
 """
@@ -287,20 +287,25 @@ class Roofline:
         add: Callable[[Iterable[Any]], Any] = lambda xs: sum(xs, zero)
         compute, vector, memory, network = (add(getattr(p, r) for p in parts) for r in RESOURCES)
         if self.overlap == "full":
-            by_axes = [add(p.network for p, n in zip(parts, self.nodes, strict=True) if _axes(n) == g) for g in self._groups]
-            longest = np.max(np.stack(np.broadcast_arrays(compute, vector, memory, *by_axes)), axis=0)
+            point = [np.asarray(sizes.get(n, v), dtype=float) for n, v in self.costed.graph.sizes.items()]
+            longest = np.max(np.stack(np.broadcast_arrays(compute, vector, memory, *self._link_seconds(*point))), axis=0)
             return Timing.of(compute, vector, memory, network, lower=longest)
         return Timing.of(compute, vector, memory, network, lower=add(p.lower for p in parts))
 
     @cached_property
-    def _groups(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of axes over which there are collectives; different ones use different links at once."""
-        return tuple(dict.fromkeys(g for n in self.nodes if (g := _axes(n))))
+    def by_link(self) -> dict[str, Expr]:
+        """Seconds that each link works; collectives over different ones can go on at once, those over the same cannot."""
+        found: dict[str, list[Expr]] = {}
+        for node in self.nodes:
+            for transfer in node.cost.transfers:
+                for link, seconds in self.fabric.busy(transfer).items():
+                    found.setdefault(link, []).append(node.call.count * seconds)
+        return {link: sym.total(each) for link, each in found.items()}
 
-
-def _axes(node: Node) -> tuple[str, ...]:
-    """The mesh axes of a collective."""
-    return tuple(dict.fromkeys(a for t in node.cost.transfers for a in t.axes))
+    @cached_property
+    def _link_seconds(self) -> Callable[..., Any]:
+        """The seconds of all links, compiled once."""
+        return sym.compile_many(list(self.by_link.values()), list(self.costed.graph.sizes))
 
 
 def roofline(costed: Costed, chip: Chip, wiring: Wiring = AS_BUILT, overlap: str = "op") -> Roofline:

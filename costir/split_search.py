@@ -248,5 +248,5 @@ def words_of(c: Constraint, point: Mapping[str, int]) -> str:
 
 
 def uneven(c: Constraint) -> bool:
-    """Whether the condition says that shards are even."""
-    return divisibility(c.condition) is not None or " % " in condition_text(c.condition)
+    """Whether the condition says that shards are even; that nodes are full is said of the links."""
+    return not c.source and (divisibility(c.condition) is not None or " % " in condition_text(c.condition))

@@ -158,12 +158,25 @@ def _solved(timed: Timed, axes: Sequence[str], devices: int, letter: str, batch:
     point = even[0][1] if even else _usual(timed.where, analysis.sizes)
     whole = _Whole(timed, axes, letter, point)
     sizes = {**analysis.sizes, letter: devices}
-    best = tuple(_best(whole, way, axes[0], letter, batch, sizes) for way in WAYS)
+    best = [_best(whole, way, axes[0], letter, batch, sizes) for way in WAYS]
+    if link := _shared(timed, point):
+        best[WAYS.index("overlapped")] = Best("overlapped", reason=f"over both axes they go over {link}, one after the other")
     splits = [e for e, _ in even]
     return SplitFor(
-        timed.where, timed.roof.links, whole.network, best, tuple(splits[:1]),
+        timed.where, timed.roof.links, whole.network, tuple(best), tuple(splits[:1]),
         {b.way: _around(splits, axes[0], b.at_base) for b in best if b.at_base is not None},
     )  # fmt: skip
+
+
+def _shared(timed: Timed, point: Mapping[str, int]) -> str:
+    """A link that collectives over different axes use at a point, where they cannot go on at once; "" where there is none."""
+    here = {size(n): number(v) for n, v in point.items()}
+    used: dict[str, tuple[str, ...]] = {}
+    for transfer in (t for n in timed.roof.nodes for t in n.cost.transfers):
+        for link, seconds in timed.roof.fabric.busy(transfer).items():
+            if evaluate(seconds, here) != 0 and used.setdefault(link, transfer.axes) != transfer.axes:
+                return link
+    return ""
 
 
 def _around(splits: Sequence[Even], axis: str, at: float) -> tuple[Even, ...]:

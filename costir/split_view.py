@@ -16,7 +16,7 @@ from costir.symbolic import gather, show, terms
 SCHEMA = "costir/split/1"
 WORDS = {
     "added": "collectives one after the other, as with --overlap none and op",
-    "overlapped": "those over different axes at once, as with --overlap full",
+    "overlapped": "those over different links at once, as with --overlap full",
 }
 
 
@@ -39,7 +39,8 @@ def _document(s: SplitSolution) -> Document:
     facts += [Fact(f"no {s.batch_size}, {b.way}", f"{_on(r, s)}: {b.reason}") for r, b in lacking]
     facts += [Fact("holds where", str(c)) for c in s.analysis.constraints]
     facts += [Fact("note", n) for n in s.analysis.notes]
-    return Document(title, tuple(head), (_table(s), _whole(s)), tuple(facts))
+    solved = any(b.at_base is not None for r in s.rows for b in r.best)
+    return Document(title, tuple(head), (*([_table(s)] if solved else []), _whole(s)), tuple(facts))
 
 
 def _on(r: SplitFor, s: SplitSolution) -> str:

@@ -147,7 +147,7 @@ class Timed:
         """The seconds of a step, an expression in the sizes and the lengths of the axes."""
         if self.roof.overlap == "full":
             units = [sym.total(n * t.units[i] for n, t, _ in self._rows) for i in range(3)]
-            return sym.maximum([*units, *self.networks.values()])
+            return sym.maximum([*units, *self.roof.by_link.values()])
         if self.roof.overlap == "none":
             return sym.total(n * t.upper for n, t, _ in self._rows)
         return sym.total(n * t.lower for n, t, _ in self._rows)
@@ -155,6 +155,7 @@ class Timed:
     @cached_property
     def _compiled(self) -> Any:
         flat = [e for n, t, _ in self._rows for e in (n, *t.units)]
+        flat += self.roof.by_link.values() if self.roof.overlap == "full" else ()
         return sym.compile_many(flat, list(self.roof.costed.graph.sizes))
 
     @cached_property
@@ -178,7 +179,7 @@ class Timed:
 
         Returns:
             the time, and by `labels` the time in which each binds: of operators that it binds (overlap "op"), all of its own
-            ("none", "full"). They add up to the time, but for "full", where the longest is the time.
+            ("none", "full"). They add up to the time, but for "full", where the time is that of the longest unit or link.
         """
         given = self.columns(point)
         columns, shape = [c.ravel() for c in given], given[0].shape
@@ -203,7 +204,10 @@ class Timed:
                     if name:
                         found[name] = found[name] + times * unit
         rows = list(found.values())
-        return np.stack([np.max(rows, axis=0) if self.roof.overlap == "full" else np.sum(rows, axis=0), *rows])
+        if self.roof.overlap != "full":
+            return np.stack([np.sum(rows, axis=0), *rows])
+        links = [np.broadcast_to(np.asarray(x, dtype=float), (count,)) for x in flat[5 * len(self._rows) :]]
+        return np.stack([np.max([*rows[:3], *links], axis=0), *rows])
 
 
 def factored(devices: int, axes: int) -> Iterator[tuple[int, ...]]:

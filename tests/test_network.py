@@ -17,7 +17,7 @@ from costir.ir import Call, Conventions, Graph, Tensor, Transfer, condition_text
 from costir.mesh import Mesh
 from costir.network import Network, Wiring, closes, shape_of
 from costir.roofline import roofline
-from costir.symbolic import ONE, apply, at_branch, equal, evaluate, number, size, to_fraction
+from costir.symbolic import ONE, apply, at_branch, equal, evaluate, number, product, size, to_fraction
 
 B, D, F, X, Y = (size(n) for n in "BDFXY")
 V5E, H100 = load_chip("tpu_v5e@book"), load_chip("h100")
@@ -342,6 +342,47 @@ def test_axes_overlap_only_in_full():
     one, other = (n.network for n in roofline(graph, V5E).per_node())
     assert roofline(graph, V5E, overlap="full").at().lower == pytest.approx(max(one, other))
     assert roofline(graph, V5E).at().lower == pytest.approx(one + other)
+
+
+@pytest.mark.parametrize(
+    ("chip", "mesh", "links"),
+    [
+        ("h100", {"X": 2, "Y": 4}, {}),  # both inside a node
+        ("h100", {"X": 4, "Y": 8}, {}),  # X between nodes, Y inside
+        ("h100", {"X": 4, "Y": 4}, {}),  # X on both
+        ("h100", {"X": 4, "Y": 4}, {"Y": "scaleout"}),
+        ("mi300x", {"X": 2, "Y": 4}, {}),
+        ("tpu_v5p", {"X": 4, "Y": 8}, {}),
+        ("tpu_v5p", {"X": 4, "Y": 8}, {"X": "dcn"}),
+    ],
+)
+def test_collectives_over_one_link_take_turns(chip, mesh, links):
+    """In full overlap a link carries everything that goes over it: counted here by hand from the collectives alone."""
+    groups = (("X",), ("Y",), ("X", "Y"), ("X",))
+    calls = tuple(collective("all_gather", SHARD, axes, product(size(a) for a in axes)) for axes in groups)
+    graph = Graph("three", {"B": 2**20, "F": 4096, **mesh}, calls, mesh=Mesh.of(list(mesh)))
+    took: dict[str, float] = {}
+    for axes in groups:
+        v = 2 * 2**20 * 4096 * float(np.prod([mesh[a] for a in axes]))
+        far = [a for a in axes if links.get(a)]
+        if chip == "tpu_v5p":
+            near = [a for a in axes if a not in far]
+            n, g = (int(np.prod([mesh[a] for a in some])) for some in (axes, near))
+            for a in near:
+                took[a] = took.get(a, 0) + v * (g - 1) / g / len(near) / 2 / 100e9
+            took["dcn"] = took.get("dcn", 0) + v * (n - g) / (n * g) / 6.25e9
+        else:
+            node = {a: n for a, n in mesh.items() if not links.get(a)}
+            inside = {"Y": node.get("Y", 1)} | ({"X": min(mesh["X"], 8 // node.get("Y", 1))} if "X" in node else {})
+            n, g = int(np.prod([mesh[a] for a in axes])), int(np.prod([inside.get(a, 1) for a in axes]))
+            for pairs in ["in"] if chip == "h100" else [*axes, *(["X and Y"] if len(axes) > 1 else [])]:  # pairs have links
+                took[pairs] = took.get(pairs, 0) + (v * (g - 1) / g / 450e9 if chip == "h100" else v / n / 64e9)
+            took["out"] = took.get("out", 0) + v * (n - g) / (n * g) / 50e9
+    on = analysis_of(graph).on(chip, overlap="full", links=links)
+    assert on.at().network * (1 + 1e-9) > on.at().lower > max(on.at().compute, on.at().memory)
+    assert on.at().lower == pytest.approx(max(took.values()))
+    wide = on.at(B=np.array([2**20, 2**21]))
+    assert wide.lower == pytest.approx([on.at().lower, on.at(B=2**21).lower])
 
 
 def test_many_meshes_at_once():

@@ -101,6 +101,18 @@ def test_formulas(mlp):
     assert float(way.time.xreplace({k: number(v) for k, v in point.items()})) == pytest.approx(best.seconds)
 
 
+def test_links_that_axes_share_are_one_unit_of_full_overlap():
+    """tp and fsdp in one node of 8: what they send takes turns on its links, and may take longer than either."""
+    found = costir.plan(MLP, CHIP, devices=8, batch=BATCH, strategies="fsdp,tp", overlap="full")
+    split = next(s for s in found.splits if len(s.axes) == 2)
+    parallel = ",".join(f"{a}={a}" for a in split.axes)
+    a = costir.analyze(MLP, mesh=split.axes, parallel=parallel, phase="train", sizes={"B": BATCH}).on(CHIP, overlap="full")
+    sent = sum(t for label, t in split.times.items() if label.startswith("network"))
+    others = max(t for label, t in split.times.items() if not label.startswith("network"))
+    assert split.seconds == pytest.approx(max(sent, others)) == pytest.approx(a.at().lower)
+    assert sum(n.network for n in a.roofline.per_node()) == pytest.approx(sent)
+
+
 @pytest.mark.parametrize("overlap", ["none", "full"])
 def test_overlap(mlp, overlap):
     """The parts add up without overlap; the longest of them is the time with all of it."""

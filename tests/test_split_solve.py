@@ -81,6 +81,15 @@ def test_exact_rings(mlp, way, spread):
         assert (batch * flops > least(row, way, {**sizes, "B": batch})[1]) == ahead
 
 
+def test_axes_that_share_a_link_do_not_overlap(mlp):
+    """In a node of 8 both go through the switch; between nodes one does, and a split in which both do is not solved for."""
+    rows = solve_split(mlp, load_chip("h100"), 8).rows
+    assert {b.reason for r in rows for b in r.best if b.way == "overlapped"} == {
+        "over both axes they go over nvlink, one after the other"
+    }
+    assert all("over both" not in b.reason for r in solve_split(mlp, V5P, N).rows for b in r.best)
+
+
 @pytest.mark.parametrize("chip", ["tpu_v5p@book", "h100"])
 def test_even_splits_are_those_of_the_mesh(mlp, chip):
     """The time of an even split is that of the model analysed on this mesh."""

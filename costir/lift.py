@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -166,12 +167,15 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
     if not family.axes:
         yield from triples
         return
+    # Multiples of multiples that all devices divide may make weights of more bytes than there are numbers for.
+    triples = itertools.chain(triples, generic(sizes, own, fixed, level, asked, True, family.related))
     chosen: dict[str, tuple[int, ...]] = {}
     for points in triples:
         meshes = ((counts, on_mesh(points, counts, scaled)) for counts in ([chosen] if chosen else axis_counts(axes)))
         telling = ((counts, found) for counts, found in meshes if independent(found[0], found[1], names))
         for counts, found in itertools.islice(telling, _MESHES):
-            if chosen or all(_runs(run, {**family.sizes, **p}) for p in found):
+            largest_first = sorted(found, key=lambda p: -math.prod(p.values()))
+            if chosen or all(_runs(run, {**family.sizes, **p}) for p in largest_first):
                 chosen = counts
                 yield found
                 break

@@ -153,9 +153,27 @@ def _divided(
         from costir.pipelines import divided
 
         return divided(family, laid.without_ones(), styles, phase, traffic)
-    if not laid.axes_of("pp") and (family.recompute != "none" or family.micro_batches > 1):
-        raise CostirError("recompute and micro-batches are of one device, or of a pipeline", "leave out the mesh, or them")
+    if not laid.axes_of("pp"):
+        _refuse_parts(family, laid.without_ones())
     return distributed(family, laid, styles), None
+
+
+def _refuse_parts(family: Family, laid: Plan) -> None:
+    """Refuse steps in parts that were not seen to send what torch sends.
+
+    Raises:
+        CostirError: names the strategy.
+    """
+    ring, copies = laid.axes_of("cp"), laid.axes_of("dp", "cp") and not laid.axes_of("fsdp", "hsdp")
+    if ring and family.recompute != "none":
+        raise CostirError("attention that goes round by cp is not followed where it is computed again", "leave out --recompute")
+    if ring and family.micro_batches > 1:
+        raise CostirError("attention that goes round by cp is followed once in a step", "leave out --micro-batches")
+    if copies and family.micro_batches > 1:
+        raise CostirError(
+            "whether dp sends gradients after each micro-batch, or once (no_sync), is for the training loop to say",
+            "use fsdp, or leave out --micro-batches",
+        )
 
 
 def _stepped(family: Family, phase: str, recompute: str, micro_batches: int) -> Family:

@@ -387,14 +387,20 @@ def progress(what: str, after: float = 2.0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bar(what: str) -> Iterator[Callable[[str, float], None]]:
-    """A progress bar on stderr, on a terminal; told what is being done and how much of all is done."""
+def bar(what: str) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr, on a terminal; told what is being done, how much of all is done, and a line that stays."""
     if not sys.stderr.isatty():
-        yield lambda now, share: None
+        yield lambda now, share, line="": None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(what, total=1.0)
-        yield lambda now, share: shown.update(task, completed=share, description=f"{what}: {now}")
+
+        def say(now: str, share: float, line: str = "") -> None:
+            shown.update(task, completed=share, description=f"{what}: {now}")
+            if line:
+                shown.console.print(line, highlight=False, markup=False)
+
+        yield say

@@ -44,7 +44,7 @@ class Split:
         seconds: of a step. times: the seconds in which each of compute, vector, memory and the networks binds.
         memory: what a device holds; None where it is not followed. fits: whether that is in the chip's memory.
         mfu: model FLOP utilisation, all scores counted.
-        each: elements of the batch on one device.
+        each: elements of the batch, or of a micro-batch, on one device.
         why: why the next one is worse, "network over tp: +23 %"; of one that does not fit, that.
         formula: the seconds in the sizes and the lengths of the axes.
     """
@@ -113,9 +113,9 @@ class DevicePlan:
 
     Attributes:
         subject, phase, chip: what is planned. capacity: bytes of a device; None where not known.
-        sizes: of the whole model, the batch among them. batch_size: its name.
+        sizes: of the whole model, the batch (of one micro-batch) among them. batch_size: its name.
         devices: how many there are.
-        batch: tokens of a step, and `token_sizes` the sizes whose product that is.
+        batch: tokens of a step; `micro_batches` times the product of `token_sizes`.
         tokens: of the whole run; None where nobody said.
         overlap: see `roofline`.
         splits: those that fit, the fastest first. too_large: those that do not fit, the fastest first.
@@ -131,6 +131,7 @@ class DevicePlan:
     batch_size: str
     devices: int
     batch: int
+    micro_batches: int
     token_sizes: tuple[str, ...]
     tokens: int | None
     overlap: str

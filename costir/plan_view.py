@@ -45,11 +45,13 @@ def _head(p: DevicePlan) -> Iterable[Fact]:
 
 
 def _batch_text(p: DevicePlan) -> str:
-    count = p.sizes[p.batch_size]
+    count, parts = p.sizes[p.batch_size], f"{p.micro_batches} micro-batches of " if p.micro_batches > 1 else ""
     if len(p.token_sizes) == 1:
-        return f"{p.batch_size} = {p.batch}, all devices together"
-    length = p.sizes[p.token_sizes[1]]
-    return f"{p.batch} tokens = {'*'.join(p.token_sizes)}: {count} sequences of {length}, all devices together"
+        step = f"{p.batch}: {parts}" if parts else ""
+        return f"{step}{p.batch_size} = {count}, all devices together"
+    length, times = p.sizes[p.token_sizes[1]], f"{p.micro_batches}*" if parts else ""
+    product = times + "*".join(p.token_sizes)
+    return f"{p.batch} tokens = {product}: {parts}{count} sequences of {length}, all devices together"
 
 
 def _table(p: DevicePlan, lines: list[tuple[int, Split]]) -> Table:
@@ -144,8 +146,8 @@ def _command(p: DevicePlan, subject: str) -> str:
 def _data(p: DevicePlan) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "costir": costir.__version__, "subject": p.subject, "phase": p.phase, "sizes": dict(p.sizes),
-        "chip": p.chip.label, "capacity": p.capacity, "devices": p.devices, "batch": p.batch, "tokens": p.tokens,
-        "token_sizes": list(p.token_sizes), "overlap": p.overlap,
+        "chip": p.chip.label, "capacity": p.capacity, "devices": p.devices, "batch": p.batch,
+        "micro_batches": p.micro_batches, "tokens": p.tokens, "token_sizes": list(p.token_sizes), "overlap": p.overlap,
         "splits": [_split(p, s) for s in p.splits], "too_large": [_split(p, s) for s in p.too_large],
         "ways": [
             {"strategies": w.strategies, "parallel": w.parallel, "seconds": None if w.time is None else show(w.time),

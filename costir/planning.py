@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -33,7 +34,7 @@ MOST_EACH = 16  # elements of the batch on a device, to find what it holds
 DIVIDES_BATCH, DIVIDES_MATRICES = ("fsdp", "hsdp", "dp"), ("tp", "sp", "ep")
 STRATEGIES = ("fsdp", "hsdp", "tp")
 AXES = {"hsdp": ("dp", "fsdp")}  # the axes of a strategy, where they are not one of its name
-Say = Callable[[str, float], None]
+Say = Callable[..., None]  # what is being done, the share of all that is done, perhaps a line about what is finished
 
 
 def _whole(name: str, value: Any, most: int) -> None:
@@ -140,21 +141,23 @@ def _factors(n: int) -> list[int]:
     return out + [n] * (n > 1)
 
 
-def _batch(sizes: Mapping[str, int], batch: int, name: str) -> tuple[str, tuple[str, ...], int]:
-    """The size that is the batch, the sizes whose product tokens are, and the batch of so many tokens.
+def _batch(sizes: Mapping[str, int], batch: int, name: str, parts: int) -> tuple[str, tuple[str, ...], int]:
+    """The size that is the batch, the sizes whose product tokens are, and the batch of so many tokens in so many parts.
 
     Raises:
-        SizeError: no size is the batch, or the tokens are no whole number of sequences.
+        SizeError: no size is the batch, or the tokens of a part are no whole number of sequences.
     """
     found = batch_of(sizes)
     if not found:
         raise SizeError(f"{name} has no size that is its batch", f"name it {' or '.join(BATCH[:3])}")
     length = "T" if "T" in sizes else ""
-    each = sizes[length] if length else 1
+    each = parts * (sizes[length] if length else 1)
     if batch < each or batch % each:
+        what = f"sequences of {length} = {sizes[length]} tokens" if length else "elements"
+        what += f" in {parts} micro-batches" if parts > 1 else ""
         raise SizeError(
-            f"a batch of {batch} tokens is no whole number of sequences of {length} = {each} tokens",
-            f"choose --batch {max(1, batch // each) * each}, or another length by --size {length}=",
+            f"a batch of {batch}{' tokens' * bool(length)} is no whole number of {what}",
+            f"choose --batch {max(1, batch // each) * each}{f', or another length by --size {length}=' * bool(length)}",
         )
     return found, (found, length) if length else (found,), batch // each
 
@@ -189,8 +192,9 @@ def plan(
         strategies: which may be used, alone and together: fsdp, hsdp, dp for the batch, tp, sp, ep for matrices.
         sizes: sizes that differ from the subject's own, such as {"T": 8192}.
         overlap, algorithm, links, planned, latency: as for `Analysis.on`.
-        say: told what is being done, and how much of all is done.
-        conditions: as for `costir.analyze`: dtype, optimizer, recompute, ...
+        say: told what is being done, how much of all is done, and by a third argument in a line what is finished.
+        conditions: as for `costir.analyze`: dtype, optimizer, recompute, micro_batches (the batch of a step comes in so many),
+            ...
 
     Raises:
         CostirError: of a kind that says what is wrong; also where no strategy can divide the model.
@@ -203,7 +207,7 @@ def plan(
     known_axes(links or {}, dict.fromkeys(a for n in names for a in (("dp", "fsdp") if n == "hsdp" else (n,))))
     found = load_chip(chip) if isinstance(chip, str) else chip
     wiring = Wiring(algorithm, tuple((links or {}).items()), planned, latency)
-    job = _Job(subject, found, wiring, overlap, phase, dict(sizes or {}), conditions, say or (lambda what, share: None))
+    job = _Job(subject, found, wiring, overlap, phase, dict(sizes or {}), conditions, say or (lambda *what: None))
     return _planned(job, devices, batch, tokens, names)
 
 
@@ -214,7 +218,8 @@ def _planned(job: _Job, devices: int, batch: int, tokens: int | None, names: tup
     job.say("one device", 0.0)
     one = Program((), (), (), "", job.analyze({}, {}, ""))
     model = one.analysis
-    batch_size, token_sizes, count = _batch(model.sizes, batch, model.name)
+    parts = int(job.conditions.get("micro_batches", 1))
+    batch_size, token_sizes, count = _batch(model.sizes, batch, model.name, parts)
     point = {**model.sizes, batch_size: count}
     programs, left = _programs(job, combinations(names), one, point, batch_size, devices)
     if not programs and devices > 1:
@@ -233,7 +238,7 @@ def _planned(job: _Job, devices: int, batch: int, tokens: int | None, names: tup
     fits = [s for s in rows if s.fits]
     return DevicePlan(
         subject=model.name, phase=job.phase, chip=job.chip, sizes=point, batch_size=batch_size, devices=devices, batch=batch,
-        token_sizes=token_sizes, tokens=tokens, overlap=job.overlap, splits=_reasoned(fits),
+        micro_batches=parts, token_sizes=token_sizes, tokens=tokens, overlap=job.overlap, splits=_reasoned(fits),
         too_large=tuple(s for s in rows if not s.fits), ways=tuple(_way(s, rows) for s in searches), left_out=tuple(left),
         smallest=asked.smallest(searches, devices if fits else MOST_DEVICES), notes=_notes((one, *programs)),
     )  # fmt: skip
@@ -251,15 +256,19 @@ def _programs(job: _Job, combined: Sequence[tuple[str, ...]], one: Program, poin
     left: list[LeftOut] = []
     for i, names in enumerate(combined if devices > 1 else ()):
         words = ", ".join(names)
-        job.say(words, (i + 1) / (len(combined) + 2))
-        useless = _cannot_fit(job, names, one, found, point, devices)
-        if useless:
-            left.append(LeftOut(words, 0, useless))
-            continue
-        try:
-            found.append(job.program(names, batch_size, point[batch_size]))
-        except CostirError as error:
-            left.append(LeftOut(words, 0, error.message))
+        share, start = (i + 1) / (len(combined) + 2), time.perf_counter()
+        job.say(words, share)
+        reason = _cannot_fit(job, names, one, found, point, devices)
+        if not reason:
+            try:
+                found.append(job.program(names, batch_size, point[batch_size]))
+            except CostirError as error:
+                reason = error.message
+        if reason:
+            left.append(LeftOut(words, 0, reason))
+        job.say(
+            words, share, f"{words}: left out, {reason}" if reason else f"{words}: traced, {time.perf_counter() - start:.0f} s"
+        )
     return found, left
 
 

@@ -45,7 +45,7 @@ def real(make: Callable[[], Any], tp: dict[str, str], way: str, mesh: Sizes, bat
     parts = math.prod(mesh[a] for s, axes in engine._parts(way) if s not in ("tp", "sp") for a in axes.split("/"))
 
     def wrap(module: Any, axes: dict[str, Any]) -> Any:
-        return engine.parallel(module, axes, tp, list(getattr(module, "blocks", ())), way)
+        return engine.parallel(module, axes, tp, list(getattr(module, "blocks", ())), way, more.get("again", False))
 
     data = (batch // parts, *shape), more.get("dtype", torch.float32)
     inputs = dict.fromkeys(more["names"], data)
@@ -58,12 +58,12 @@ def real_mlp(way: str, mesh: Sizes, s: Sizes) -> Sizes:
     return real(make, engine.MLP, way, mesh, s["B"], s["D"], names=["x"], loss=file.loss, optimizer=sgd)
 
 
-def real_gpt(way: str, mesh: Sizes, s: Sizes) -> Sizes:
+def real_gpt(way: str, mesh: Sizes, s: Sizes, again: bool = False) -> Sizes:
     file = import_file(engine.EXAMPLES / "gpt.py")
     tp = {f"blocks.{i}.{n}": style for i in range(s["L"]) for n, style in engine.BLOCK.items()}
     tp |= {"tokens": "embedding", "head": "gather"}
     make = lambda: file.GPT(*(s[n] for n in "DNLV"))
-    ids = {"names": ["ids", "targets"], "dtype": torch.long}
+    ids = {"names": ["ids", "targets"], "dtype": torch.long, "again": again}
     return real(make, tp, way, mesh, s["B"], s["T"], loss=lambda out: out, optimizer=adamw, **ids)
 
 
@@ -88,11 +88,11 @@ def followed(family: Family, way: str, mesh: Sizes, sizes: Sizes) -> tuple[memor
         return memory.moments(trace.run(divided, {**divided.sizes, **sizes}, "train"))
 
 
-def agree(moments: tuple[memory.Moment, ...], found: Sizes) -> None:
-    """Parts to the byte; the peak too, but for the few scalars that no operator shows."""
+def agree(moments: tuple[memory.Moment, ...], found: Sizes, more: int = 0) -> None:
+    """Parts to the byte; the peak but for a few scalars that no operator shows, and up to `more` bytes that none makes."""
     for part in ("parameters", "gradients", "optimizer state"):
         assert moments[-1].parts[part] == found[part], part
-    assert max(m.total for m in moments) == pytest.approx(found["peak"], abs=64)
+    assert found["peak"] - more - 64 <= max(m.total for m in moments) <= found["peak"] + 64
 
 
 CASES = {
@@ -110,6 +110,15 @@ def test_a_device_holds_what_torchs_allocator_gives_it(name: str, way: str) -> N
     mesh = {a: MESH[a] for a in axes_of(way)}
     family = load_subject(str(engine.EXAMPLES / f"{name}.py"))
     agree(followed(family, way, mesh, sizes), listen(way, mesh, sizes))
+
+
+@pytest.mark.parametrize("way", ["dp=X,tp=Y", "fsdp=X,tp=Y"])
+def test_a_device_that_computes_blocks_again_holds_what_torchs_allocator_gives_it(way: str) -> None:
+    """torch's checkpoint keeps the state of the random numbers for each block, which no operator makes."""
+    listen, sizes = CASES["gpt"]
+    mesh = {a: MESH[a] for a in axes_of(way)}
+    family = dataclasses.replace(load_subject(str(engine.EXAMPLES / "gpt.py")), recompute="blocks")
+    agree(followed(family, way, mesh, sizes), listen(way, mesh, sizes, True), sizes["L"] * torch.get_rng_state().nbytes)
 
 
 @pytest.mark.parametrize("way", ["dp=X", "fsdp=X", "tp=Y", "fsdp=X,tp=Y"])

@@ -80,18 +80,20 @@ def fake_group(devices: int) -> Any:
         dist.destroy_process_group()
 
 
-def heard(module: Any, wrap: Any, mesh: dict[str, int], inputs: dict[str, Any], loss: Any = None) -> Log:
-    """What torch's engine sends on this mesh, forward and backward."""
+def heard(module: Any, wrap: Any, mesh: dict[str, int], inputs: dict[str, Any], loss: Any = None, times: int = 1) -> Log:
+    """What torch's engine sends on this mesh, forward and backward, so many times."""
     from torch.distributed.device_mesh import init_device_mesh
 
     torch_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     axes = {a: torch_mesh[a] for a in mesh}
     module = wrap(module, axes) or module
     with Listener({line.get_group().group_name: a for a, line in axes.items()}, mesh) as listener:
-        out = module(**inputs)
-        value = loss(out) if loss else out
-        listener.phase = "backward"
-        value.backward()
+        for _ in range(times):
+            listener.phase = "forward"
+            out = module(**inputs)
+            value = loss(out) if loss else out
+            listener.phase = "backward"
+            value.backward()
     return dict(listener.log)
 
 
@@ -106,8 +108,9 @@ def said(analysis: costir.Analysis, **sizes: int) -> Log:
     }
 
 
-def parallel(module: Any, axes: dict[str, Any], tp: dict[str, str], blocks: Any, way: str) -> Any:
-    """torch's own calls, as its tutorials make them."""
+def parallel(module: Any, axes: dict[str, Any], tp: dict[str, str], blocks: Any, way: str, again: bool = False) -> Any:
+    """torch's own calls, as its tutorials make them; with `again`, blocks are computed again in the backward pass."""
+    from torch.distributed._composable import checkpoint
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -119,6 +122,8 @@ def parallel(module: Any, axes: dict[str, Any], tp: dict[str, str], blocks: Any,
     along = {strategy: axes[a] for strategy, a in _parts(way)}
     if "tp" in along:
         parallelize_module(module, along["tp"], {n: styles[s] for n, s in tp.items()}, src_data_rank=None)
+    for b in blocks if again else ():
+        checkpoint(b)
     if "fsdp" in along:
         for b in (*blocks, module):
             fully_shard(b, mesh=along["fsdp"])
@@ -153,7 +158,7 @@ def mlp_log(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
     return heard(file.MLP(sizes["D"], sizes["F"]), wrap, mesh, {"x": x}, file.loss)
 
 
-def gpt_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
+def gpt_heard(mesh: dict[str, int], way: str, sizes: dict[str, int], again: bool = False, times: int = 1) -> Log:
     from costir.load.user_file import import_file
 
     file = import_file(EXAMPLES / "gpt.py")
@@ -162,8 +167,8 @@ def gpt_heard(mesh: dict[str, int], way: str, sizes: dict[str, int]) -> Log:
     with fake_group(math.prod(mesh.values())):
         model = file.GPT(*(sizes[n] for n in "DNLV"))
         ids = torch.zeros(sizes["B"] // parts, sizes["T"], dtype=torch.long)
-        wrap = lambda m, axes: parallel(m, axes, tp, list(m.blocks), way)
-        return heard(model, wrap, mesh, {"ids": ids, "targets": ids})
+        wrap = lambda m, axes: parallel(m, axes, tp, list(m.blocks), way, again)
+        return heard(model, wrap, mesh, {"ids": ids, "targets": ids}, times=times)
 
 
 def _parts(way: str) -> list[tuple[str, str]]:
@@ -213,6 +218,18 @@ def test_a_gpt_sends_what_the_engine_sends(way: str) -> None:
     analysis = costir.analyze(EXAMPLES / "gpt.py", mesh=mesh, parallel=way, phase="backward", sizes={"V": 48, "N": 8, "B": 8})
     agree(analysis, gpt_heard, way, B=24, T=32, D=192, N=24, L=3, V=96)
     assert not analysis.unknown
+
+
+@pytest.mark.parametrize(("way", "more", "step"), [
+    ("fsdp=X,tp=Y", {"recompute": "blocks"}, (True, 1)), ("dp=X,tp=Y", {"recompute": "blocks"}, (True, 1)),
+    ("fsdp=X,tp=Y", {"recompute": "blocks", "micro_batches": 3}, (True, 3)),
+])  # fmt: skip
+def test_a_step_of_parts_sends_what_the_engine_sends(way: str, more: dict[str, Any], step: tuple[bool, int]) -> None:
+    """Blocks that are computed again, by torch's own checkpoint; several batches one after the other."""
+    mesh, sizes = {a: MESHES[0][a] for _, a in _parts(way)}, {"V": 48, "N": 8, "B": 8}
+    analysis = costir.analyze(EXAMPLES / "gpt.py", mesh=mesh, parallel=way, phase="backward", sizes=sizes, **more)
+    listen = lambda *given: gpt_heard(*given, *step)
+    agree(analysis, listen, way, B=24, T=32, D=192, N=24, L=3, V=96)
 
 
 @pytest.mark.parametrize(("mesh", "way", "more", "said"), [

@@ -113,6 +113,22 @@ def test_links_that_axes_share_are_one_unit_of_full_overlap():
     assert sum(n.network for n in a.roofline.per_node()) == pytest.approx(sent)
 
 
+def test_a_step_in_parts():
+    """Blocks computed again, in two micro-batches: each split is what analysing it with the same options says."""
+    more = {"recompute": "all", "micro_batches": 2}
+    told = []
+    found = costir.plan(MLP, CHIP, devices=8, batch=BATCH, strategies="fsdp,tp", say=lambda *words: told.append(words), **more)
+    assert [w[2].partition(":")[0] for w in told if len(w) > 2] == ["fsdp, tp", "fsdp", "tp"]
+    assert found.sizes["B"] == BATCH // 2
+    for s in found.splits:
+        parallel = ",".join(f"{a}={a}" for a in s.axes)
+        a = costir.analyze(MLP, mesh=s.axes, parallel=parallel, phase="train", sizes={"B": BATCH // 2}, **more)
+        assert s.seconds == pytest.approx(a.on(CHIP).at().lower, rel=1e-9), s
+        assert s.memory.total == a.memory.at().total, s
+    with pytest.raises(CostirError, match="no whole number of elements in 3 micro-batches"):
+        costir.plan(MLP, CHIP, devices=8, batch=BATCH, strategies="fsdp", micro_batches=3)
+
+
 @pytest.mark.parametrize("overlap", ["none", "full"])
 def test_overlap(mlp, overlap):
     """The parts add up without overlap; the longest of them is the time with all of it."""

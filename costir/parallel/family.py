@@ -177,10 +177,12 @@ def staged(family: Family, ties: Collection[Sequence[str]]) -> Family:
     return dataclasses.replace(family, build=build if ties else family.build, staged=True)
 
 
-def notes(plan: Plan) -> Iterator[str]:
+def notes(plan: Plan, micro_batches: int = 1) -> Iterator[str]:
     """What a reader must know of the devices."""
     others = "all others of its stage" if plan.axes_of("pp") else "all others"
     yield f"one of {' * '.join(plan.mesh)} devices, by {plan}; {others} run and send the same"
+    if micro_batches > 1 and plan.axes_of("fsdp", "hsdp"):
+        yield "fsdp: gradients are reduced in every micro-batch, as by torch without set_requires_gradient_sync(False)"
     if plan.axes_of("cp"):
         yield "cp: torch's ring attention; keys and values are gathered, their gradients go round; causal parts are balanced"
         yield "cp: of other devices' parts the masked half is left out, as by torch: less than an equal share of all scores"

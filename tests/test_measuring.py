@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 
 import pytest
 import torch
+from calibrations import made_up
 from torch import nn
 
 import costir
 from costir import calibration, cli
-from costir.calibration import Calibration, Curve
+from costir.calibration import Curve
 from costir.errors import ChipError, CostirError
 from costir.hardware import load_chip
-from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
-from costir.measuring.estimate import Estimator, bandwidth
+from costir.measuring.estimate import bandwidth
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.knee import crossing
-from costir.measuring.lookup import lookups
 from costir.measuring.profile import Event, _matched
-from costir.measuring.subject import Recorded, _distances, subject
 from costir.measuring.timing import timed
 from costir.measuring.why import why
 from costir.ops import registry  # noqa: F401
-from costir.trace import record_calls
-
-NUMBERS = {
-    "view": 1e-6, "view_grad": 1e-6, "module": 2e-6, "grad": 1e-6, "node": 1e-6, "leaf": 1e-6, "start": 1e-5, "optimizer": 1e-6,
-    "fresh": 5e-11, "bandwidth_8192": 1e11, "bandwidth_2097152": 5e10, "bandwidth_536870912": 2e10,
-}  # fmt: skip
-
-
-def made_up() -> Calibration:
-    """A machine on which everything takes 1 us and 0.1 ns per number."""
-    curves = {}
-    for k in kernels():
-        seconds = tuple(min(1e3, 1e-6 + 1e-10 * math.prod(p.values())) for p in k.points())
-        curves[k.name] = Curve(tuple(k.axes), tuple(k.axes.values()), seconds)
-    about = {**calibrating.machine(), "threads": "1", "seconds": "0"}
-    return Calibration(about, 0.02, dict(NUMBERS), curves)
 
 
 @pytest.fixture(scope="module")
@@ -136,100 +117,21 @@ def test_timing_finds_what_a_call_takes():
     assert found.spread >= 0
 
 
-# ---------------------------------------------------------------------------------------------------------- estimates
-
-
-def calls_of(function, *args, backward=False):
-    return list(record_calls(function, *args, backward=backward))
-
-
-def test_operators_find_their_curves():
-    x, w = torch.rand(6, 8), torch.rand(8, 5)
-    one = lambda f, *a: lookups(calls_of(f, *a)[-1], ((8, 1), (5, 1)), measuring.cost_of(calls_of(f, *a)[-1])[0])[0]
-    assert (one(torch.mm, x, w).curve, one(torch.mm, x, w).sizes) == ("mm_nn", (6, 5, 8))
-    assert one(torch.exp, x).curve == "exp"
-    assert one(torch.exp, x).sizes == (48,)
-    assert one(lambda t: t.softmax(-1), x).sizes == (6, 8)
-    assert one(lambda t: t.sum(0), x).curve == "sum_rows"
-    assert one(lambda t: t.sum(1), x).sizes == (6, 8)
-    assert one(lambda t: t + t[:1], x).curve == "broadcast"
-    assert one(torch.erfinv, x).alike  # it has no curve
-    assert not one(torch.add, x, x).alike
-
-
-def test_every_operator_of_some_models_has_an_estimate(chip):
-    estimator = Estimator(chip.calibration)
-    models = [
-        (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), torch.rand(4, 8)),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)), torch.rand(1, 3, 8, 8)),
-        (nn.LSTM(4, 6), torch.rand(5, 2, 4)), (nn.TransformerEncoderLayer(8, 2, 16, 0.0), torch.rand(3, 2, 8)),
-    ]  # fmt: skip
-    for model, x in models:
-        for call in record_calls(model, x, backward=True):
-            found = estimator.of(Recorded(call, (), (), (), True, 100))
-            assert found.total > 0
-            assert found.kernel >= found.call > 0
-
-
-def test_weights_that_were_not_used_lately_take_longer(chip):
-    c = made_up()
-    curve = c.curves["streamed"]
-    slow = tuple(2e-6 * (1 + p["pool"] / 2**20) for p in next(k for k in kernels() if k.name == "streamed").points())
-    estimator = Estimator(
-        Calibration(c.about, c.noise, c.numbers, {**c.curves, "streamed": Curve(curve.axes, curve.grid, slow)})
-    )
-    layer = nn.Linear(64, 64)
-    family = family_of(lambda B=4: (layer, (torch.rand(B, 64),), {}), {})
-    call = next(r.call for r in subject(family, {"B": 4}, "forward").record() if r.call.name == "addmm")
-    roles = [t.role for t in call.inputs]
-    backs = [tuple(d if r == "weight" else 0 for r in roles) for d in (100, 1 << 26)]
-    near, far = (estimator.of(Recorded(call, (), back, (), False, 0)) for back in backs)
-    assert near.cold == 0
-    assert far.cold > 0
-
-
-def test_work_beyond_the_caches_drives_out_no_more_code():
-    """A steep last step of what an interruption costs is not carried on: at gigabytes it would be milliseconds."""
-    c = made_up()
-    steep = Curve(("apart",), ((1 << 12, 1 << 20, 1 << 24),), (1e-6, 4e-6, 50e-6))
-    estimator = Estimator(Calibration(c.about, c.noise, c.numbers, {**c.curves, "interrupted": steep}))
-    call = calls_of(torch.relu, torch.rand(8))[0]
-    apart = [estimator.of(Recorded(call, (), (), (), False, since)).apart for since in (1 << 20, 1 << 24, 1 << 32)]
-    assert apart == pytest.approx([4e-6, 50e-6, 50e-6])
-
-
-def test_how_far_back_memory_was_touched():
-    kb = 1024
-    a, b, c = (1 << 20, 256 * kb), (2 << 20, 64 * kb), (3 << 20, 128 * kb)
-    spans = [([a], [b]), ([b], [c]), ([c], [a])]
-    far, since = _distances(["x", "y", "x"], spans)
-    # Every operand was written last by the call before, so that only its own bytes were touched since.
-    assert far[1][0] == [64 * kb]
-    assert far[2][0] == [128 * kb]
-    assert far[0][0] == [256 * kb]  # by the last call of the step before
-    assert far[0][1] == [128 * kb + 384 * kb + 64 * kb]  # b's memory: read by the second call, then c twice, a, and a again
-    assert since[0] == (0, 0)  # x ran right before
-    assert since[2] == (192 * kb, 1)
-    assert since[1] == (384 * kb + 320 * kb, 1)
-
-
-def test_a_view_touches_nothing():
-    a, b, c = (1 << 20, 1 << 18), (2 << 20, 1 << 16), (3 << 20, 1 << 16)
-    steps = [("aten.mm.default", ([a], [b])), ("aten.relu.default", ([b], [c]))]
-    plain = _distances(*zip(*steps, strict=True))
-    seen = _distances(*zip(("aten.t.default", ([a], [a])), *steps, strict=True))
-    assert [far[1:] for far in seen] == list(plain)
-    assert plain[0][0] == ([3 * (1 << 16) + (1 << 18)], [2 * (1 << 16)])
-
-
 # -------------------------------------------------------------------------------------------------------- measurement
 
 
 def test_calls_are_matched_with_the_events_that_are_theirs():
     events = [Event("aten::linear", 0, 9), Event("aten::t", 1, 2), Event("aten::addmm", 3, 8), Event("aten::copy_", 4, 5),
               Event("aten::copy_", 10, 13), Event("aten::relu", 14, 15)]  # fmt: skip
-    assert _matched(events, ["aten::t", "aten::addmm", "aten::copy_", "", "aten::relu"]) == [1, 5, 3, None, 1]
-    assert _matched(events, ["aten::mm", "aten::relu"]) == [None, 1]  # one that did not run does not shift the others
+    found = _matched(events, [("aten::t",), ("aten::addmm",), ("aten::copy_",), (), ("aten::relu",)])
+    assert found == [1, 5, 3, None, 1]
+    assert _matched(events, [("aten::mm",), ("aten::relu",)]) == [None, 1]  # one that did not run does not shift the others
+    assert _matched(events, [("aten::copy", "aten::copy_"), ("aten::relu",)]) == [1, 1]
+    # A call that never shows does not hide those that come long after it, nor does one with many events inside.
+    many = [Event("aten::x", i, i + 0.5) for i in range(500)] + [Event("aten::mm", 600, 601)]
+    assert _matched(many, [("aten::no",)] * 10 + [("aten::mm",)])[-1] == 1
+    inside = [Event("aten::layer", 0, 500), *many[1:]]
+    assert _matched(inside, [("aten::layer",), ("aten::mm",)]) == [500, 1]
 
 
 class Small(nn.Module):

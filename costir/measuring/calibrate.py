@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from costir.calibration import Calibration, Curve, to_toml
-from costir.measuring.interrupted import interrupted
+from costir.measuring.interrupted import aged, interrupted
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.overheads import overheads
 from costir.measuring.timing import Timed, one_by_one, timed
@@ -28,6 +28,7 @@ from costir.measuring.timing import Timed, one_by_one, timed
 Progress = Callable[[str, float], None]
 FRESH_PAGES = 1 << 26  # bytes: no allocator keeps so large a block
 WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
+LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
@@ -43,7 +44,7 @@ class Calibrator:
         self.progress = progress or (lambda what, share: None)
         self.spreads: list[float] = []
 
-    def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.0015) -> float:
+    def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.001) -> float:
         """Seconds of a call."""
         found: Timed = timed(function, rounds, at_least, most=0.4)
         self.spreads.append(found.spread)
@@ -90,7 +91,8 @@ def calibrate(
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.75 * i / len(every))
                 curves[kernel.name] = c.curve(kernel)
-            curves["interrupted"], apart = interrupted(every)
+            lost, apart = interrupted(every)
+            curves |= {**lost, **aged()}
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
@@ -111,16 +113,16 @@ def calibrate(
 def _bandwidths(c: Calibrator) -> Iterator[tuple[int, float]]:
     """Working sets in bytes, and the bytes per second that a kernel moved over them."""
     for size in WORKING_SETS:
-        n = size // 4
+        n, best = size // 4, partial(c.time, rounds=3 if size < LONG_LOOK else 1)
         x = torch.ones(n)
-        yield size, size / c.time(x.sum)
-        yield size, size / c.time(partial(x.fill_, 1.0))
-        yield size, 2 * size / c.time(partial(x.mul_, 1.0))
+        yield size, size / best(x.sum)
+        yield size, size / best(partial(x.fill_, 1.0))
+        yield size, 2 * size / best(partial(x.mul_, 1.0))
         half, other = torch.ones(n // 2), torch.ones(n // 2)
-        yield size, size / c.time(partial(half.copy_, other))
-        yield size, size / c.time(partial(torch.dot, half, other))
+        yield size, size / best(partial(half.copy_, other))
+        yield size, size / best(partial(torch.dot, half, other))
         third = [torch.ones(n // 3) for _ in range(3)]
-        yield size, 12 * (n // 3) / c.time(partial(torch.add, third[0], third[1], out=third[2]))
+        yield size, 12 * (n // 3) / best(partial(torch.add, third[0], third[1], out=third[2]))
 
 
 def _fresh(c: Calibrator) -> float:

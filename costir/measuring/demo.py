@@ -221,9 +221,8 @@ def _run(model: Subject, c: Calibration, bare: Callable[[], Any] | None = None) 
     """A step of a model; or a function alone, which then is what the model calls, with no module around it."""
     calls = model.record()
     costs = tuple(cost_of(r.call, Conventions())[0] for r in calls)
-    estimator = Estimator(c)
-    parts = tuple(estimator.of(r, k) for r, k in zip(calls, costs, strict=True))
-    predicted = math.fsum(e.total for e in parts) if bare else total(parts, model.modules, model.leaves, c)
+    parts = tuple(Estimator(c).all(calls, costs))
+    predicted = math.fsum(e.total for e in parts) if bare else total(calls, parts, model.modules, model.leaves, c)
     work = math.fsum(e.total - e.call - e.framework for e in parts)
     return _Run(bare or model.step, costs, parts, predicted, predicted - work)
 

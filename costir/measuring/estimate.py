@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from costir.calibration import Calibration
 from costir.cost import cost_of
-from costir.ir import Call, Conventions, Cost
+from costir.ir import Call, Conventions, Cost, Tensor
 from costir.measuring.lookup import VIEWS, Lookup, lookups
 from costir.measuring.subject import Recorded
 
@@ -24,9 +26,10 @@ class Estimate:
         kernel: as timed alone, operands in cache where they fit, dispatch from Python included.
         call: the part of `kernel` that an empty operator takes: dispatch and allocation.
         cold: fetching weights that were not used recently.
-        apart: code and small data that other operators' work has driven out of the caches since.
+        apart: code and small data of its own that other operators' work has driven out of the caches since.
         fresh: writing into memory that the system has to give first.
-        framework: what autograd, the backward engine or the optimizer's loop add around it.
+        framework: what autograd, the backward engine or the optimizer's loop add around it, and the code of torch and Python
+            that has left the caches.
         alike: another operator's curve stands in.
         around: the part of all these that is spent before and after the operator itself: the way from Python to it, the
             backward engine, the optimizer's loop.
@@ -67,35 +70,63 @@ class Estimator:
         return self._known[key] * found.times
 
     def of(self, r: Recorded, cost: Cost | None = None) -> Estimate:
-        """One call of a run.
+        """One call of a run, right after others like it.
 
         Args:
             r: the call, with where its memory was used last.
             cost: its cost, where it is known already.
         """
+        return self._alone(r, cost)[0]
+
+    def all(self, calls: Sequence[Recorded], costs: Sequence[Cost] | None = None) -> list[Estimate]:
+        """The calls of a step that is run again and again, with what each takes longer for what ran between."""
+        given: Sequence[Cost | None] = costs or [None] * len(calls)
+        alone = [self._alone(r, cost) for r, cost in zip(calls, given, strict=True)]
+        ends = list(itertools.accumulate(e.total for e, _ in alone))
+        pauses = _pauses(calls, [e.total for e, _ in alone])
+        out = []
+        for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
+            ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
+            e = replace(e, cold=self._cold(r, found, *ages)) if found else e
+            out.append(self._apart(r, e, found[0].curve if found else "", pause))
+        return out
+
+    def _alone(self, r: Recorded, cost: Cost | None) -> tuple[Estimate, list[Lookup]]:
+        """A call, and where its time was read."""
         call, numbers = r.call, self.c.numbers
         framework = self._framework(call, r.tracked)
         if call.name in VIEWS:
-            return Estimate(numbers["view"], numbers["view"], framework=framework, around=numbers["view"] + framework)
+            whole = numbers["view"] + framework
+            return Estimate(numbers["view"], numbers["view"], framework=framework, around=whole), []
         found = lookups(call, r.strides, cost or cost_of(call, Conventions())[0])
         found = [x if x.curve in self.c.curves else Lookup("unary", x.sizes[:1], x.times, True) for x in found]
         empty = min(self.c.curves["unary"].at(16), *(self.seconds(x) for x in found)) if found else numbers["view"]
         kernel = sum(self.seconds(x) for x in found) if found else empty
-        apart = self._apart(r, found)
-        alike = any(x.alike for x in found)
-        around = min(empty, numbers.get("python", 0.0)) + (framework if call.phase != "forward" else 0.0)
-        return Estimate(kernel, empty, self._cold(r, found), self._fresh(call), framework, alike, apart, around)
+        python = min(empty, numbers.get("python", 0.0))
+        kernel -= max(0, len(found) - 1) * python  # the parts of one operator are not called from Python
+        around = python + (framework if call.phase != "forward" else 0.0)
+        cold, fresh, alike = self._cold(r, found, (), ()), self._fresh(call), any(x.alike for x in found)
+        return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
-    def _apart(self, r: Recorded, found: list[Lookup]) -> float:
-        """An optimizer's loop was timed as a loop: only what lies far apart is more."""
-        curve = self.c.curves.get("interrupted")
-        since = r.since + r.others * self.c.numbers.get("code", 0.0)
-        if curve is None or since <= 0 or not found or (r.call.phase == "optimizer" and since < LOOP):
+    def _apart(self, r: Recorded, alone: Estimate, curve: str, pause: _Pause) -> Estimate:
+        """With what code of its own, of all operators, and of the way to its module have to be fetched for."""
+        numbers, around = self.c.numbers, self.interrupted("resumed", pause.last)
+        if pause.module is not None:
+            around += numbers.get("apart_module", 0.0) * self.interrupted("interrupted", pause.module)
+        size = r.since + r.others * numbers.get("code", 0.0)
+        near = r.call.phase == "optimizer" and size < LOOP  # an optimizer's loop was timed as a loop
+        own = 0.0
+        if curve not in ("", "empty") and size > 0 and not near:  # the allocator's code runs all the time
+            own = numbers.get(f"apart_{curve}", 1.0) * self.interrupted("interrupted", (size, pause.own))
+        return replace(alone, apart=own, framework=alone.framework + around, around=alone.around + around)
+
+    def interrupted(self, name: str, pause: tuple[float, float]) -> float:
+        """Seconds for the bytes and seconds between; more than was measured drives out no more."""
+        curve = self.c.curves.get(name)
+        if curve is None:
             return 0.0
-        times = self.c.numbers.get(f"apart_{found[0].curve}", 1.0)
-        return times * curve.at(
-            min(since, curve.grid[0][-1])
-        )  # all that was near is gone by then: more work drives out no more
+        size, microseconds = pause[0], pause[1] * 1e6
+        return curve.at(*(min(x, g[-1]) for x, g in zip((size, microseconds), curve.grid, strict=True)))
 
     def _framework(self, call: Call, tracked: bool) -> float:
         numbers = self.c.numbers
@@ -105,37 +136,36 @@ class Estimator:
             return numbers["node"]
         return numbers["grad"] if tracked else 0.0
 
-    def _cold(self, r: Recorded, found: list[Lookup]) -> float:
+    def _cold(self, r: Recorded, found: list[Lookup], read_ages: Sequence[float], made_ages: Sequence[float]) -> float:
         """Memory that was used longer ago than when the operator was timed alone: the further back, the slower."""
-        operands = dict.fromkeys(
-            (t.ref, float(t.nbytes), back, False, t.role) for t, back in zip(r.call.inputs, r.far, strict=False)
-        )
-        results = [] if r.call.name.endswith("_") else [
-            (t.ref, float(t.nbytes), back, True, t.role) for t, back in zip(r.call.outputs, r.out, strict=False)
-        ]  # fmt: skip
-        held = sum(nbytes for _, nbytes, *_ in (*operands, *results))
+        read, written = _used(r.call.inputs, r.far, read_ages), _used(r.call.outputs, r.out, made_ages)
+        if r.call.name.endswith("_") and r.call.inputs:  # in place: its result is its first operand
+            written = {k: read.pop(k) for k in (r.call.inputs[0].ref,) if k in read}
+        held = sum(m.nbytes for m in (*read.values(), *written.values()))
         product = bool(found) and found[0].curve.startswith("mm")
-        rows = found[0].sizes if product else ()
-        extra = 0.0
-        for _, nbytes, back, written, role in (*operands, *results):
-            if back <= held:
-                continue
-            if product and not written and role in ("weight", "state", "grad"):
-                extra += self._streamed(nbytes, back, min(rows[0], rows[1]), rows[2])
+        extra = sum(self._far(m, held, "far_update", "aged_update") for m in written.values())
+        for m in read.values():
+            if product and m.role in ("weight", "state", "grad"):
+                rows, columns, length = found[0].sizes
+                extra += self._far(m, m.nbytes, "streamed", "aged_weights", min(rows, columns), length)
             else:
-                slower = 1 / bandwidth(self.c, back) - 1 / bandwidth(self.c, held)
-                extra += (2 if written else 1) * nbytes * max(0.0, slower)  # a line is read before it is written
+                extra += self._far(m, held, "far_read", "aged_read")
         return extra
 
-    def _streamed(self, nbytes: float, back: float, rows: float, length: float) -> float:
-        """Weights of a product, in rows of a length, which hides some of their way behind its work."""
-        curve = self.c.curves.get("streamed")
-        if curve is None:
+    def _far(self, m: _Memory, held: float, by_bytes: str, by_time: str, *sizes: float) -> float:
+        """Seconds that memory takes longer than in a working set of `held` bytes that is used all the time.
+
+        By the bytes since, or by the time since, whichever weighs more. `sizes` are those of `by_bytes` before its last.
+        """
+        curve, aged = self.c.curves.get(by_bytes), self.c.curves.get(by_time)
+        if curve is None or not m.nbytes:
             return 0.0
-        first, last, longest = curve.grid[2][0], curve.grid[2][-1], curve.grid[1][-1]
-        # How they were left when it was timed alone, and how they are now; longer rows come no faster.
-        near, far = (curve.at(rows, min(length, longest), size) for size in (max(first, nbytes), min(back, last)))
-        return nbytes * max(0.0, far - near) / first
+        first, last = curve.grid[-1][0], curve.grid[-1][-1]
+        sizes = tuple(min(x, g[-1]) for x, g in zip(sizes, curve.grid, strict=False))
+        far, near, least = (curve.at(*sizes, min(max(size, first), last)) for size in (m.back, held, first))
+        if aged is not None:
+            far = max(far, least + aged.at(min(m.age * 1e6, aged.grid[0][-1])) - aged.seconds[0])
+        return m.nbytes * max(0.0, far - near) / first
 
     def _fresh(self, call: Call) -> float:
         made = [t for t in call.outputs if float(t.nbytes) >= FRESH]
@@ -149,14 +179,75 @@ def bandwidth(c: Calibration, working_set: float) -> float:
     return c.numbers[f"bandwidth_{fits[-1] if fits else sizes[0]}"]
 
 
-def total(estimates: Iterable[Estimate], modules: int, leaves: int, c: Calibration) -> float:
+class _Memory(NamedTuple):
+    """An operand's or result's memory: its size, the bytes and seconds since it was touched, and what it is."""
+
+    nbytes: float
+    back: float
+    age: float
+    role: str
+
+
+def _used(tensors: Sequence[Tensor], backs: Sequence[int], ages: Sequence[float]) -> dict[int, _Memory]:
+    """By tensor; ages are 0 where they are not given."""
+    given = ages or [0.0] * len(backs)
+    return {
+        t.ref: _Memory(float(t.nbytes), float(back), age, t.role) for t, back, age in zip(tensors, backs, given, strict=False)
+    }
+
+
+def _passed(ends: Sequence[float], i: int, ago: int) -> float:
+    """Seconds between the end of a call some calls ago, perhaps in the step before, and the beginning of call i."""
+    if ago <= 0 or ago > len(ends):
+        return ends[-1] if ago > 0 else 0.0
+    begins = ends[i - 1] if i else 0.0
+    return begins - ends[i - ago] if ago <= i else begins + ends[-1] - ends[i - ago]
+
+
+class _Pause(NamedTuple):
+    """What came between a call and others before it.
+
+    Attributes:
+        own: seconds since its operator ran.
+        last: bytes and seconds of the call before.
+        module: those since Python went from one module to another; None where it does not now.
+    """
+
+    own: float
+    last: tuple[float, float]
+    module: tuple[float, float] | None
+
+
+def _pauses(calls: Sequence[Recorded], seconds: Sequence[float]) -> list[_Pause]:
+    """For every call of a step that repeats: the second time round counts."""
+    now, ran, path, last, since = 0.0, dict[str, float](), "", (0.0, 0.0), (0.0, 0.0)
+    for again in (False, True):
+        found: list[_Pause] = []
+        for r, s in zip(calls, seconds, strict=True):
+            moves = r.call.phase == "forward" and r.call.path != path
+            found.append(_Pause(now - ran.get(r.call.name, now), last, since if moves else None))
+            path, last, now = r.call.path, (float(r.moved), s), now + s
+            since = last if moves else (since[0] + last[0], since[1] + last[1])
+            ran[r.call.name] = now
+        if again:
+            break
+    return found
+
+
+def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], modules: int, leaves: int, c: Calibration) -> float:
     """Seconds of a whole step: its operators one after the other, and what calls them.
 
     Args:
-        estimates: of the operators.
+        calls: the operators.
+        estimates: of each of them.
         modules: how many modules are called.
         leaves: how many parameters get a gradient; 0 for a forward pass.
         c: the calibration.
     """
-    around = modules * c.numbers["module"] + leaves * c.numbers["leaf"] + (c.numbers["start"] if leaves else 0.0)
-    return math.fsum(e.total for e in estimates) + around
+    numbers, inside = c.numbers, math.fsum(e.total for e in estimates)
+    around = modules * numbers["module"] + leaves * numbers["leaf"]
+    touched = max((r.since for r in calls), default=0)  # as much lies between two runs of what a step does once
+    cold = Estimator(c).interrupted("interrupted", (touched, inside))
+    once = [k for k, runs in (("start", leaves > 0), ("step", any(r.call.phase == "optimizer" for r in calls))) if runs]
+    around += sum(numbers.get(k, 0.0) + cold * numbers.get(f"apart_{k}", 0.0) for k in once)
+    return inside + around

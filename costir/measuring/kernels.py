@@ -71,6 +71,7 @@ POINTWISE: dict[str, Callable[[Tensor, Tensor], Run]] = {
     "div": lambda x, y: lambda: x / y,
     "relu": lambda x, y: lambda: torch.relu(x),
     "silu": lambda x, y: lambda: F.silu(x),
+    "hardswish": lambda x, y: lambda: F.hardswish(x),
     "gelu": lambda x, y: lambda: F.gelu(x),
     "gelu_tanh": lambda x, y: lambda: F.gelu(x, approximate="tanh"),
     "pow": lambda x, y: lambda: x.pow(3.0),
@@ -92,6 +93,7 @@ POINTWISE: dict[str, Callable[[Tensor, Tensor], Run]] = {
     "relu_backward": lambda x, y: lambda: aten.threshold_backward(x, y, 0),
     "tanh_backward": lambda x, y: lambda: aten.tanh_backward(x, y),
     "sigmoid_backward": lambda x, y: lambda: aten.sigmoid_backward(x, y),
+    "hardswish_backward": lambda x, y: lambda: aten.hardswish_backward(x, y),
     "silu_backward": lambda x, y: lambda: aten.silu_backward(x, y),
     "gelu_backward": lambda x, y: lambda: aten.gelu_backward(x, y),
     "gelu_tanh_backward": lambda x, y: lambda: aten.gelu_backward(x, y, approximate="tanh"),
@@ -148,8 +150,8 @@ def _mm(layout: str) -> Make:
     """[m, k] times [k, n]: both in order (nn), the second transposed (nt, as in Linear), the first (tn, its gradient)."""
 
     def make(m: int, n: int, k: int) -> Run:
-        a = torch.rand(k, m).t() if layout == "tn" else torch.rand(m, k)
-        b = torch.rand(n, k).t() if layout == "nt" else torch.rand(k, n)
+        a = torch.ones(k, m).t() if layout == "tn" else torch.ones(m, k)  # large ones: random numbers take longer to make
+        b = torch.ones(n, k).t() if layout == "nt" else torch.ones(k, n)
         return lambda: torch.mm(a, b)
 
     return make
@@ -157,8 +159,8 @@ def _mm(layout: str) -> Make:
 
 def _bmm(layout: str) -> Make:
     def make(b: int, m: int, n: int, k: int) -> Run:
-        x = torch.rand(b, k, m).transpose(1, 2) if layout == "tn" else torch.rand(b, m, k)
-        y = torch.rand(b, n, k).transpose(1, 2) if layout == "nt" else torch.rand(b, k, n)
+        x = torch.ones(b, k, m).transpose(1, 2) if layout == "tn" else torch.ones(b, m, k)
+        y = torch.ones(b, n, k).transpose(1, 2) if layout == "nt" else torch.ones(b, k, n)
         return lambda: torch.bmm(x, y)
 
     return make
@@ -175,17 +177,41 @@ def _attention(backward: bool) -> Make:
     return make
 
 
-def _conv(kernel: int, backward: bool) -> Make:
-    """[1, inside, side, side] to `outside` channels at stride 1, the padding such that the side stays."""
+def _convolved(x: Tensor, w: Tensor, groups: int, backward: bool, stride: int = 1) -> Run:
+    pad = w.shape[-1] // 2
+    if not backward:
+        return lambda: F.conv2d(x, w, None, stride, pad, 1, groups)
+    g = torch.ones_like(F.conv2d(x, w, None, stride, pad, 1, groups))
+    steps, size, one, none = [stride, stride], [pad, pad], [1, 1], [0, 0]
+    wanted = [True, True, False]
+    return lambda: aten.convolution_backward(g, x, w, None, steps, size, one, False, none, groups, wanted)
+
+
+def _conv(kernel: int, backward: bool, stride: int = 1) -> Make:
+    """[1, inside, ...] to `outside` channels; `side` is that of the result, the padding such that stride 1 leaves it."""
 
     def make(side: int, inside: int, outside: int) -> Run:
-        x, w = torch.rand(1, inside, side, side), torch.rand(outside, inside, kernel, kernel)
-        pad = kernel // 2
-        if not backward:
-            return lambda: F.conv2d(x, w, padding=pad)
-        g = torch.rand(1, outside, side, side)
-        size, one = [pad, pad], [1, 1]
-        return lambda: aten.convolution_backward(g, x, w, None, one, size, one, False, [0, 0], 1, [True, True, False])
+        x = torch.rand(1, inside, side * stride, side * stride)
+        return _convolved(x, torch.rand(outside, inside, kernel, kernel), 1, backward, stride)
+
+    return make
+
+
+def _grouped(backward: bool) -> Make:
+    """3 x 3 in groups, each from `width` channels to as many."""
+
+    def make(side: int, width: int, groups: int) -> Run:
+        x = torch.rand(1, groups * width, side, side)
+        return _convolved(x, torch.rand(groups * width, width, 3, 3), groups, backward)
+
+    return make
+
+
+def _depthwise(backward: bool) -> Make:
+    """3 x 3, every channel by itself."""
+
+    def make(side: int, channels: int) -> Run:
+        return _convolved(torch.rand(1, channels, side, side), torch.rand(channels, 1, 3, 3), channels, backward)
 
     return make
 
@@ -219,11 +245,35 @@ def _batch_norm(training: bool) -> Make:
     return make
 
 
+def _batch_norm_backward(channels: int, side: int) -> Run:
+    x, w = torch.rand(1, channels, side, side), torch.ones(channels)
+    mean, scale = x.mean((0, 2, 3)), torch.ones(channels)
+    wanted = [True, True, True]
+    return lambda: aten.native_batch_norm_backward(x, x, w, w, w, mean, scale, True, 1e-5, wanted)
+
+
+def _max_pool_backward(channels: int, side: int) -> Run:
+    x = torch.rand(1, channels, side, side)
+    y, where = F.max_pool2d(x, 3, 2, 1, return_indices=True)
+    size, step, pad, one = [3, 3], [2, 2], [1, 1], [1, 1]
+    return lambda: aten.max_pool2d_with_indices_backward(y, x, size, step, pad, one, False, where)
+
+
 def _streamed(m: int, k: int, pool: int) -> Run:
     """A product whose 1 MB of weights, in rows of k, were last used `pool` bytes ago."""
     weights = itertools.cycle([torch.ones((1 << 18) // k, k) for _ in range(max(1, pool >> 20))])
     x = torch.rand(m, k)
     return lambda: F.linear(x, next(weights))
+
+
+def _far(f: Callable[[Tensor], Any]) -> Make:
+    """An operator on 1 MB that was last used `pool` bytes ago."""
+
+    def make(pool: int) -> Run:
+        memory = itertools.cycle([torch.ones(1 << 18) for _ in range(max(1, pool >> 20))])
+        return lambda: f(next(memory))
+
+    return make
 
 
 def kernels() -> list[Kernel]:
@@ -244,12 +294,29 @@ def kernels() -> list[Kernel]:
     out += [
         Kernel(f"conv{k}{'_backward' if b else ''}", channels, _conv(k, b)) for k, b in itertools.product((1, 3), (False, True))
     ]
+    strided = {"side": (4, 14, 48), "inside": (16, 64, 256), "outside": (16, 64, 256)}
+    grouped = {"side": (4, 14, 56), "width": (4, 8, 16, 32), "groups": (4, 16)}
+    ragged = {**grouped, "width": (6, 20)}  # channels of a group that do not fill the library's blocks of eight
+    out += [
+        kernel
+        for suffix, b in (("", False), ("_backward", True))
+        for kernel in (
+            Kernel(f"conv1_strided{suffix}", strided, _conv(1, b, 2)),
+            Kernel(f"grouped{suffix}", grouped, _grouped(b)),
+            Kernel(f"ragged{suffix}", ragged, _grouped(b)),
+            Kernel(f"depthwise{suffix}", {"side": (4, 14, 32, 96), "channels": (16, 64, 256)}, _depthwise(b)),
+        )
+    ]
     out += [Kernel(name, steps, _rnn(g)) for name, g in (("lstm", 4), ("gru", 3))]
     out += [
         Kernel("max_pool", sides, _image(lambda x: F.max_pool2d(x, 3, 2, 1))),
         Kernel("avg_pool", sides, _image(lambda x: F.adaptive_avg_pool2d(x, 1))),
         Kernel("batch_norm", sides, _batch_norm(False)),
         Kernel("batch_norm_training", sides, _batch_norm(True)),
+        Kernel("batch_norm_backward", sides, _batch_norm_backward),
+        Kernel("max_pool_backward", sides, _max_pool_backward),
         Kernel("streamed", {"m": (1, 16, 256), "k": (128, 512, 2048), "pool": POOLS}, _streamed),
+        Kernel("far_read", {"pool": POOLS}, _far(torch.sum)),
+        Kernel("far_update", {"pool": POOLS}, _far(lambda x: x.mul_(1.0))),
     ]
     return out

@@ -13,6 +13,7 @@ from typing import Any
 
 from costir.ir import Call, Cost, Tensor
 
+BLOCK = 8  # channels
 Strides = tuple[tuple[int, ...], ...]
 
 
@@ -45,7 +46,8 @@ _SAME = {
     "zeros": "zeros", "zeros_like": "zeros", "ones": "zeros", "ones_like": "zeros", "new_zeros": "zeros",
     "full": "zeros", "full_like": "zeros", "new_ones": "zeros", "new_full": "zeros", "arange": "zeros",
     "hardtanh": "relu", "clamp": "relu", "clamp_min": "relu", "leaky_relu": "relu",
-    "hardtanh_backward": "relu_backward", "hardswish": "relu", "expm1": "exp", "log1p": "log", "elu": "exp",
+    "hardtanh_backward": "relu_backward", "hardswish": "hardswish",
+    "hardswish_backward": "hardswish_backward", "expm1": "exp", "log1p": "log", "elu": "exp",
     "softplus": "log", "mish": "tanh", "exp2": "exp", "log2": "log", "tan": "sin", "atan": "tanh", "pow": "pow",
     "native_dropout_backward": "binary", "bernoulli": "dropout", "tril": "clone", "triu": "clone",
 }  # fmt: skip
@@ -57,9 +59,9 @@ _ROWS = {
     "_softmax": "softmax", "_log_softmax": "log_softmax", "_softmax_backward_data": "softmax_backward",
     "_log_softmax_backward_data": "log_softmax_backward", "native_layer_norm": "layer_norm",
     "_fused_rms_norm": "layer_norm", "native_layer_norm_backward": "layer_norm_backward",
-    "native_group_norm": "layer_norm", "argmax": "max_columns", "max": "max_columns", "topk": "max_columns",
+    "argmax": "max_columns", "max": "max_columns", "topk": "max_columns",
     "sort": "max_columns", "cumsum": "sum_columns", "logsumexp": "softmax", "argmin": "max_columns",
-    "native_group_norm_backward": "layer_norm_backward", "_fused_rms_norm_backward": "layer_norm_backward",
+    "_fused_rms_norm_backward": "layer_norm_backward",
 }  # fmt: skip
 _COPIES = frozenset((
     "clone", "copy", "contiguous", "_to_copy", "repeat", "roll", "flip", "constant_pad_nd", "stack", "index_select",
@@ -188,7 +190,9 @@ def _attention(curve: str, first: int) -> Callable[[Call, Strides], list[Lookup]
         q, k = (_shape(t) for t in call.inputs[first : first + 2])
         heads = math.prod(q[:-2])
         length = math.sqrt(q[-2] * k[-2])
-        causal = 0.6 if call.args.get("is_causal") is True else 1.0
+        # torch goes through the queries in blocks, and leaves out the keys that no query of a block sees.
+        block = next(size for least, size in ((768, 256), (192, 64), (0, 32)) if q[-2] >= least)
+        causal = min(1.0, 0.5 + block / (2 * max(q[-2], 1))) if call.args.get("is_causal") is True else 1.0
         return [Lookup(curve, (heads, length, q[-1]), causal)]
 
     return rule
@@ -198,13 +202,21 @@ def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
     def rule(call: Call, strides: Strides) -> list[Lookup]:
         x, w = (_shape(t) for t in (call.inputs[1:3] if backward else call.inputs[:2]))
         out = _shape(call.inputs[0] if backward else call.outputs[0])
-        kernel = math.prod(w[2:])
-        suffix = "_backward" if backward else ""
+        kernel, suffix = math.prod(w[2:]), "_backward" if backward else ""
         side = math.sqrt(x[0] * math.prod(out[2:]))  # a batch is that many more pixels
         groups = max(1, int(call.args.get("groups", 1)))
+        if call.args.get("transposed") is True:  # the channels of its input are the first of its weights
+            return [Lookup("conv3" + suffix, (side, w[1] * groups, out[1]), kernel / 9 / groups, True)]
+        if groups > 1 and w[1] == 1:
+            return [Lookup("depthwise" + suffix, (side, out[1]), kernel / 9)]
+        if groups > 1:
+            curve = "ragged" if w[1] % BLOCK or (out[1] // groups) % BLOCK else "grouped"
+            return [Lookup(curve + suffix, (side, math.sqrt(w[1] * out[1] / groups), groups), kernel / 9)]
+        steps = call.args.get("stride", 1)
+        if kernel == 1 and (max(steps) if isinstance(steps, tuple) else steps) != 1:
+            return [Lookup("conv1_strided" + suffix, (side, w[1], out[1]))]
         base = 1 if kernel == 1 else 3
-        scale = kernel / base**2 / groups
-        return [Lookup(f"conv{base}{suffix}", (side, w[1] * (groups if groups < x[1] else 1), out[1]), scale)]
+        return [Lookup(f"conv{base}{suffix}", (side, w[1], out[1]), kernel / base**2)]
 
     return rule
 
@@ -237,8 +249,38 @@ def _batch_norm(call: Call, strides: Strides) -> list[Lookup]:
     return _image("batch_norm_training" if training else "batch_norm")(call, strides)
 
 
-def _scaled(rule: Callable[[Call, Strides], list[Lookup]], factor: float) -> Callable[[Call, Strides], list[Lookup]]:
-    return lambda call, strides: [Lookup(x.curve, x.sizes, x.times * factor, True) for x in rule(call, strides)]
+def _max_pool_backward(call: Call, strides: Strides) -> list[Lookup]:
+    shape = _shape(call.outputs[0])
+    return [Lookup("max_pool_backward", (shape[-3], math.sqrt(math.prod(shape[:-3]) * math.prod(shape[-2:]))))]
+
+
+def _group_norm(curve: str, first: int) -> Callable[[Call, Strides], list[Lookup]]:
+    """A row is a group of channels of one image."""
+
+    def rule(call: Call, strides: Strides) -> list[Lookup]:
+        shape = _shape(call.inputs[first])
+        rows = shape[0] * max(1, int(call.args.get("group", 1)))
+        return [Lookup(curve, (rows, max(1, math.prod(shape) / rows)))]
+
+    return rule
+
+
+def _encoder_layer(call: Call, strides: Strides) -> list[Lookup]:
+    """A layer of nn.TransformerEncoder in one operator: its parts, which it runs one after the other."""
+    batch, length, width = _shape(call.args["src"])
+    hidden, _ = _shape(call.args["ffn_weight_1"])
+    rows, heads = batch * length, max(1, int(call.args["num_heads"]))
+    each, n = width // heads, rows * width
+    qkv, out, up, down = (
+        Lookup("mm_nt", (rows, n, k)) for n, k in ((3 * width, width), (width, width), (hidden, width), (width, hidden))
+    )
+    return [
+        qkv, Lookup("strided", (rows, 3 * width)),
+        Lookup("bmm_nt", (batch * heads, length, length, each)), Lookup("softmax", (batch * heads * length, length)),
+        Lookup("bmm_nn", (batch * heads, length, each, length)), Lookup("clone", (n,)), out,
+        up, Lookup("gelu" if call.args.get("use_gelu") else "relu", (rows * hidden,)), down,
+        Lookup("layer_norm", (rows, width), 2.0), Lookup("binary", (n,), 2.0),
+    ]  # fmt: skip
 
 
 def _gelu(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
@@ -269,10 +311,12 @@ _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
     "convolution": _convolution(False), "convolution_backward": _convolution(True), "_convolution": _convolution(False),
     "mkldnn_convolution": _convolution(False), "embedding": lambda c, s: [Lookup("embedding", _rows_of(c.outputs[0]))],
     "embedding_dense_backward": _embedding_backward, "cat": _cat, "max_pool2d_with_indices": _image("max_pool"),
-    "max_pool2d_with_indices_backward": _scaled(_image("max_pool"), 1.0), "avg_pool2d": _image("avg_pool"),
+    "max_pool2d_with_indices_backward": _max_pool_backward, "avg_pool2d": _image("avg_pool"),
     "_adaptive_avg_pool2d": _image("avg_pool"), "native_batch_norm": _batch_norm, "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm, "cudnn_batch_norm": _batch_norm,
-    "native_batch_norm_backward": _scaled(_image("batch_norm_training"), 1.5), "gelu": _gelu(False),
+    "native_batch_norm_backward": _image("batch_norm_backward"), "native_group_norm": _group_norm("layer_norm", 0),
+    "native_group_norm_backward": _group_norm("layer_norm_backward", 1),
+    "_transformer_encoder_layer_fwd": _encoder_layer, "gelu": _gelu(False),
     "gelu_backward": _gelu(True), "pow": _power, "mkldnn_rnn_layer": _recurrent,
 }  # fmt: skip
 

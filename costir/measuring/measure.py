@@ -177,11 +177,12 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         seconds = in_place(model.step, calls) if operators else [None] * len(calls)
         loaded = max(min(loaded, _loaded(c)), 1 / max(share, 0.01) - 1)
     scale, between = _fitted(seconds, found.best)
-    estimator = Estimator(c)
-    saved = _fusable(calls, c)
-    each = [row_of(r, s if s is None else s * scale, estimator, chip, f) for r, s, f in zip(calls, seconds, saved, strict=True)]
+    each = [
+        row_of(r, s if s is None else s * scale, parts, chip, c, saved)
+        for r, s, parts, saved in zip(calls, seconds, Estimator(c).all(calls), _fusable(calls, c), strict=True)
+    ]
     rows = _grouped(each)
-    estimate = total((row.parts for row in each), model.modules, model.leaves, c)
+    estimate = total(calls, (row.parts for row in each), model.modules, model.leaves, c)
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between,
@@ -204,11 +205,10 @@ def _fitted(seconds: Sequence[float | None], whole: float) -> tuple[float, float
     return scale, max(0.0, whole - inside * scale)
 
 
-def row_of(r: Recorded, measured: float | None, estimator: Estimator, chip: Chip, saved: float) -> Row:
+def row_of(r: Recorded, measured: float | None, parts: Estimate, chip: Chip, c: Calibration, saved: float) -> Row:
     """One operator: its bound and estimate beside its measured seconds; `saved` is traffic that fusing would save."""
     cost, _ = cost_of(r.call, Conventions())
-    parts = estimator.of(r, cost)
-    bound, binds = _bound(cost, r.call, chip, estimator.c)
+    bound, binds = _bound(cost, r.call, chip, c)
     if parts.call + parts.framework > parts.total / 2:
         binds = "overhead"
     path = re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", r.call.path)

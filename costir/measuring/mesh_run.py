@@ -153,10 +153,9 @@ def _parts(model: Subject) -> tuple[float, tuple[Sent, ...]]:
 def _estimate(model: Subject, chip: Chip, world: RealWorld) -> tuple[dict[str, float], int]:
     """The estimate of one process's computation, by what binds; collectives are left out."""
     c = measure.calibration_of(chip)
-    estimator = Estimator(c)
     calls = model.record(world)
-    rows = [measure.row_of(r, None, estimator, chip, 0.0) for r in calls]
+    rows = [measure.row_of(r, None, e, chip, c, 0.0) for r, e in zip(calls, Estimator(c).all(calls), strict=True)]
     out = {b: sum(row.parts.total for row in rows if row.binds == b) for b in ("compute", "memory", "overhead")}
-    whole = total((row.parts for row in rows), model.modules, model.leaves, c)
+    whole = total(calls, (row.parts for row in rows), model.modules, model.leaves, c)
     out["overhead"] += whole - sum(out.values())
     return out, len(calls)

@@ -23,7 +23,8 @@ def overheads() -> dict[str, float]:
     `view`: a view from Python; `view_grad`: one that autograd follows; `module`: one more `nn.Module.__call__`; `grad`: what
     autograd adds to an operator that it follows; `node`: what its backward node adds to the backward operator's own time;
     `start`: entering and leaving a backward pass; `leaf`: adding up one parameter's gradient; `optimizer`: what AdamW's loop
-    adds to one of its operators; `python`: the part of an operator's time that is spent on the way from Python to it and back.
+    adds to one of its operators; `step`: entering and leaving that loop; `python`: the part of an operator's time that is
+    spent on the way from Python to it and back.
     """
     with torch.enable_grad():
         return {**_views(), **_modules(), **_autograd(), **_optimizer(), "python": _python()}
@@ -88,19 +89,25 @@ def _autograd() -> dict[str, float]:
 
 def _optimizer() -> dict[str, float]:
     """AdamW's own loop: its time for one tiny parameter, less that of the operators in it."""
-    parameters = [nn.Parameter(torch.rand(16)) for _ in range(32)]
-    for p in parameters:
-        p.grad = torch.rand(16)
-    optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
-    optimizer.step()
-    each = _best(optimizer.step) / len(parameters)
+    one, all_of_them = (_steps(n) for n in (1, 1 + _MANY))
+    each = (all_of_them - one) / _MANY
     x, y = torch.rand(16), torch.rand(16)
     with torch.no_grad():
         work = sum(map(_best, (
             lambda: x.mul_(1.0), lambda: x.lerp_(y, 0.1), lambda: x.mul_(1.0), lambda: x.addcmul_(y, y, value=1e-9),
             lambda: x.sqrt(), lambda: x / 2.0, lambda: x.add_(1e-9), lambda: x.addcdiv_(y, y, value=1e-9),
         )))  # fmt: skip
-    return {"optimizer": max(0.0, (each - work) / 10)}
+    return {"optimizer": max(0.0, (each - work) / 10), "step": max(0.0, one - each)}
+
+
+def _steps(n: int) -> float:
+    """Seconds of AdamW's step over so many tiny parameters."""
+    parameters = [nn.Parameter(torch.rand(16)) for _ in range(n)]
+    for p in parameters:
+        p.grad = torch.rand(16)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
+    optimizer.step()
+    return _best(optimizer.step)
 
 
 def _python() -> float:

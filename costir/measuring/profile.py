@@ -36,14 +36,20 @@ def in_place(step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUN
     """The seconds of every call, the shortest of several profiled steps; None where the profiler shows no such event."""
     best: list[float | None] = [None] * len(calls)
     for _ in range(runs):
-        found = _matched(events(step), [_name(r) for r in calls])
+        found = _matched(events(step), [_names(r) for r in calls])
         best = [b if f is None else f if b is None else min(b, f) for b, f in zip(best, found, strict=True)]
     return best
 
 
-def _name(r: Recorded) -> str:
-    """The event of a call; "" for a view, which has none that is surely its own (a recorded view may run as an alias)."""
-    return "" if r.call.name in VIEWS else f"{r.call.op.split('.')[0]}::{r.call.name}"
+def _names(r: Recorded) -> tuple[str, ...]:
+    """The events of a call; none for a view, which has none that is surely its own (a recorded view may run as an alias).
+
+    Gradients that meet are added by the engine, in place where nobody looks on.
+    """
+    if r.call.name in VIEWS:
+        return ()
+    name = f"{r.call.op.split('.')[0]}::{r.call.name}"
+    return (name, f"{name}_") if r.call.phase == "backward" and r.call.name == "add" else (name,)
 
 
 def events(step: Callable[[], Any]) -> list[Event]:
@@ -58,22 +64,27 @@ def events(step: Callable[[], Any]) -> list[Event]:
     return sorted(out, key=lambda e: (e.start, -e.end))
 
 
-def _matched(seen: Sequence[Event], names: Sequence[str]) -> list[float | None]:
-    """For each call in turn, the next event of its name that lies in no event matched before."""
+def _matched(seen: Sequence[Event], names: Sequence[tuple[str, ...]]) -> list[float | None]:
+    """For each call in turn, the next event of one of its names that lies in no event matched before.
+
+    The further back the last match, the further ahead it is looked for.
+    """
     places: dict[str, list[int]] = {}
     for i, e in enumerate(seen):
         places.setdefault(e.name, []).append(i)
+    starts = [e.start for e in seen]
     out: list[float | None] = []
-    here, until = 0, 0.0
-    for name in names:
-        known = places.get(name, [])
-        k = bisect.bisect_left(known, here)
-        while k < len(known) and seen[known[k]].start < until:
-            k += 1
-        if k == len(known) or known[k] > here + AHEAD:
+    here, missed = 0, 0
+    for call in names:
+        if not call:
             out.append(None)
             continue
-        found = seen[known[k]]
+        missed += 1
+        known = [k[i] for k in (places.get(n, []) for n in call) if (i := bisect.bisect_left(k, here)) < len(k)]
+        if not known or min(known) > here + missed * AHEAD:
+            out.append(None)
+            continue
+        found = seen[min(known)]
         out.append(found.end - found.start)
-        here, until = known[k] + 1, found.end
+        here, missed = bisect.bisect_left(starts, found.end, min(known) + 1), 0
     return out

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -19,7 +20,7 @@ from costir.measuring.lookup import VIEWS
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
-BLOCK = 16  # bits: memory is followed in blocks of 64 kB
+PAGE = 12  # bits: memory is followed in pages of 4 kB
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Recorded:
         tracked: autograd follows the call.
         since: the bytes that were touched since an operator of this name ran; 0 for one right after another.
         others: how many other operators ran since.
+        moved: the bytes that it touches itself.
+        read, made: for each tensor operand and result, how many calls ago its memory was touched; 0 where it was not.
     """
 
     call: Call
@@ -43,6 +46,9 @@ class Recorded:
     tracked: bool
     since: int
     others: int = 0
+    moved: int = 0
+    read: tuple[int, ...] = ()
+    made: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,12 +163,13 @@ class _Runs:
         first, seen = self._recorded(world), self._recorded(world)
         if len(first.events) != len(seen.events):
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
-        far, since = _distances([e.op for e in seen.events], seen.spans)
+        found, _ = reuse([e.op for e in seen.events], seen.spans)
         out = []
-        for event, tracked, (reads, writes), (back, others) in zip(seen.events, seen.tracked, far, since, strict=True):
+        for event, tracked, x in zip(seen.events, seen.tracked, found, strict=True):
             call = trace.concrete(event)
             strides = tuple(seen.strides.get(t.ref, ()) for t in call.inputs)
-            out.append(Recorded(call, strides, tuple(reads), tuple(writes), tracked, back, others))
+            ages = (x.read, x.made)
+            out.append(Recorded(call, strides, x.reads, x.writes, tracked, x.since, x.others, x.moved, *ages))
         return out
 
     def _recorded(self, world: Any) -> _RealRecorder:
@@ -214,43 +221,96 @@ def _span(t: torch.Tensor) -> Span:
     return t.data_ptr(), t.numel() * t.element_size()
 
 
-Far = tuple[list[int], list[int]]  # of operands, and of results
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What a call finds in the caches: distinct bytes that were touched between.
 
-
-def _distances(ops: list[str], spans: list[tuple[list[Span], list[Span]]]) -> tuple[list[Far], list[tuple[int, int]]]:
-    """For every call: the bytes touched since its operands and its results' memory were touched; and since its operator ran,
-    the bytes touched and how many other operators ran.
-
-    In steps that repeat: the second time round counts. Memory is followed in blocks of 64 kB; a view touches none.
+    Attributes:
+        reads, writes: since each operand's and each result's memory was touched, itself included; -1 for never.
+        since, others: since an operator of this name ran: bytes, and other operators.
+        moved: what the call touches itself.
+        read, made: how many calls ago the memory was touched; 0 where it was not.
     """
-    touched, last, ran = 0, dict[int, int](), dict[str, int]()
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    since: int
+    others: int
+    moved: int
+    read: tuple[int, ...] = ()
+    made: tuple[int, ...] = ()
+
+
+def reuse(ops: Sequence[str], spans: Sequence[tuple[list[Span], list[Span]]]) -> tuple[list[Reuse], int]:
+    """What every call finds, in steps that repeat, and the bytes that a step touches: the second time round counts.
+
+    Memory is followed in pages of 4 kB; a view touches none.
+    """
+    pages = _Pages(s for both in spans for part in both for s in part)
+    ran: dict[str, int] = {}  # in the order in which they ran last
+    at: dict[int, int] = {}  # which call, by the time
     for again in (False, True):
-        far: list[Far] = []
-        since: list[tuple[int, int]] = []
-        for op, (reads, writes) in zip(ops, spans, strict=True):
-            before = touched
-            far.append(([_back(s, last, touched) for s in reads], [_back(s, last, touched) for s in writes]))
-            if op.split(".")[1:2] and op.split(".")[1] in VIEWS:
-                since.append((0, 0))
+        found: list[Reuse] = []
+        for i, (op, (reads, writes)) in enumerate(zip(ops, spans, strict=True), len(ops) if again else 0):
+            if op.partition(".")[2].partition(".")[0] in VIEWS:
+                found.append(Reuse((-1,) * len(reads), (-1,) * len(writes), 0, 0, 0))
                 continue
-            for address, size in dict.fromkeys((*reads, *writes)):
-                for block in range(address >> BLOCK, (address + size) >> BLOCK) if size else ():
-                    last[block] = touched
-                last[address >> BLOCK] = touched
-                touched += size
-            after = list(ran)  # in the order in which they ran last
-            since.append((before - ran.pop(op, before), len(after) - after.index(op) - 1 if op in after else 0))
-            ran[op] = touched
+            far, out = (tuple(pages.back(s) for s in part) for part in (reads, writes))
+            ages = [tuple(i - at[t] if (t := pages.touched(s)) else 0 for s in part) for part in (reads, writes)]
+            before = ran.pop(op, None)
+            later = 0 if before is None else sum(t > before for t in ran.values())
+            since = 0 if before is None else pages.since(before)
+            ran[op] = pages.touch(dict.fromkeys((*reads, *writes)))
+            at[ran[op]] = i
+            moved = sum(size for _, size in dict.fromkeys((*reads, *writes)))
+            found.append(Reuse(far, out, since, later, moved, *ages))
         if again:
             break
-    return far, since
+    return found, pages.all
 
 
-def _back(span: Span, last: Mapping[int, int], now: int) -> int:
-    """How far back memory was touched: that of its first and middle block, the nearer; -1 for never."""
-    address, size = span
-    found = [last[b] for b in (address >> BLOCK, (address + size // 2) >> BLOCK) if b in last]
-    return now - max(found) if found else -1
+class _Pages:
+    """When each page of memory was touched last."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        numbers = {p for address, size in spans if size for p in _numbers(address, size)}
+        self.known = np.array(sorted(numbers), dtype=np.int64)
+        self.last = np.zeros(len(self.known), dtype=np.int64)  # 0: never
+        self.now = 0
+        self.all = len(self.known) << PAGE
+
+    def _places(self, span: Span) -> slice:
+        numbers = _numbers(*span)
+        low, high = np.searchsorted(self.known, (numbers.start, numbers.stop))
+        return slice(int(low), int(high))
+
+    def since(self, then: int) -> int:
+        """The bytes that were touched later."""
+        return int(np.count_nonzero(self.last > then)) << PAGE
+
+    def touched(self, span: Span) -> int:
+        """When a memory was touched last; 0 for never."""
+        return int(self.last[self._places(span)].max()) if span[1] else 0
+
+    def back(self, span: Span) -> int:
+        """The bytes touched since a memory was touched last, its own included; -1 for never."""
+        last = self.touched(span)
+        if not last:
+            return -1 if span[1] else 0
+        rounded = len(_numbers(*span)) << PAGE  # its own bytes are known better than by pages
+        return self.since(last - 1) - rounded + span[1]
+
+    def touch(self, spans: Iterable[Span]) -> int:
+        """One call touches these; returns the time."""
+        self.now += 1
+        for span in spans:
+            if span[1]:
+                self.last[self._places(span)] = self.now
+        return self.now
+
+
+def _numbers(address: int, size: int) -> range:
+    return range(address >> PAGE, ((address + size - 1) >> PAGE) + 1)
 
 
 @contextlib.contextmanager

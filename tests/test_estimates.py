@@ -1,0 +1,232 @@
+"""What an operator of a run is estimated to take: its curve, its memory, and what ran between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from calibrations import made_up
+from torch import nn
+
+from costir.calibration import Calibration, Curve
+from costir.cost import cost_of
+from costir.load.subject import family_of
+from costir.measuring.estimate import Estimate, Estimator, _passed
+from costir.measuring.interrupted import inverse, rising
+from costir.measuring.kernels import kernels
+from costir.measuring.lookup import Lookup, lookups
+from costir.measuring.subject import Recorded, reuse, subject
+from costir.ops import registry  # noqa: F401
+from costir.trace import record_calls
+
+
+def calls_of(function, *args, backward=False):
+    return list(record_calls(function, *args, backward=backward))
+
+
+def test_operators_find_their_curves():
+    x, w = torch.rand(6, 8), torch.rand(8, 5)
+    one = lambda f, *a: lookups(calls_of(f, *a)[-1], ((8, 1), (5, 1)), cost_of(calls_of(f, *a)[-1])[0])[0]
+    assert (one(torch.mm, x, w).curve, one(torch.mm, x, w).sizes) == ("mm_nn", (6, 5, 8))
+    assert one(torch.exp, x).curve == "exp"
+    assert one(torch.exp, x).sizes == (48,)
+    assert one(lambda t: t.softmax(-1), x).sizes == (6, 8)
+    assert one(lambda t: t.sum(0), x).curve == "sum_rows"
+    assert one(lambda t: t.sum(1), x).sizes == (6, 8)
+    assert one(lambda t: t + t[:1], x).curve == "broadcast"
+    assert one(torch.erfinv, x).alike  # it has no curve
+    assert not one(torch.add, x, x).alike
+
+
+def test_every_operator_of_some_models_has_an_estimate():
+    estimator = Estimator(made_up())
+    models = [
+        (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), torch.rand(4, 8)),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)), torch.rand(1, 3, 8, 8)),
+        (nn.LSTM(4, 6), torch.rand(5, 2, 4)), (nn.TransformerEncoderLayer(8, 2, 16, 0.0), torch.rand(3, 2, 8)),
+    ]  # fmt: skip
+    for model, x in models:
+        for call in record_calls(model, x, backward=True):
+            found = estimator.of(Recorded(call, (), (), (), True, 100))
+            assert found.total > 0
+            assert found.kernel >= found.call > 0
+
+
+def test_weights_that_were_not_used_lately_take_longer():
+    c = made_up()
+    curve = c.curves["streamed"]
+    slow = tuple(2e-6 * (1 + p["pool"] / 2**20) for p in next(k for k in kernels() if k.name == "streamed").points())
+    estimator = Estimator(
+        Calibration(c.about, c.noise, c.numbers, {**c.curves, "streamed": Curve(curve.axes, curve.grid, slow)})
+    )
+    layer = nn.Linear(64, 64)
+    family = family_of(lambda B=4: (layer, (torch.rand(B, 64),), {}), {})
+    call = next(r.call for r in subject(family, {"B": 4}, "forward").record() if r.call.name == "addmm")
+    roles = [t.role for t in call.inputs]
+    backs = [tuple(d if r == "weight" else 0 for r in roles) for d in (100, 1 << 26)]
+    near, far = (estimator.of(Recorded(call, (), back, (), False, 0)) for back in backs)
+    assert near.cold == 0
+    assert far.cold > 0
+
+
+def surfaces(**named):
+    """A calibration in which an interruption costs 1 us for each 1 MB and each ms, whatever is interrupted."""
+    c = made_up()
+    grid = ((1 << 20, 1 << 24), (1000, 16000))
+    seconds = tuple(1e-6 * (b / 2**20) * (t / 1000) for b in grid[0] for t in grid[1])
+    curve, none = Curve(("bytes", "us"), grid, seconds), Curve(("bytes", "us"), grid, (1e-12,) * 4)
+    curves = {**c.curves, "interrupted": none, "resumed": none, **dict.fromkeys(named, curve)}
+    numbers = {**c.numbers, "code": 0.0, "apart_module": 3.0, "apart_relu": 2.0, **named.get("numbers", {})}
+    return Calibration(c.about, c.noise, numbers, curves)
+
+
+def slow(name, seconds, moved, path="", since=1 << 22):
+    """A call that takes so long, as far as pauses are concerned."""
+    call = replace(calls_of(getattr(torch, name), torch.rand(8))[0], path=path)
+    return Recorded(call, (), (), (), False, since, 0, moved), seconds
+
+
+def test_memory_that_was_not_used_for_long_takes_longer():
+    """By time where that weighs more than bytes: 1 us for each 1 MB and ms more, beside what far memory takes."""
+    c = made_up()
+    pools = (1 << 20, 1 << 26)
+    flat = {"far_read": Curve(("pool",), (pools,), (2e-6, 4e-6)), "far_update": Curve(("pool",), (pools,), (2e-6, 2.0001e-6))}
+    aged = Curve(("us",), ((1, 1000, 16000),), (2e-6, 3e-6, 18e-6))
+    curves = {**c.curves, **flat, "aged_read": aged, "aged_update": aged}
+    estimator = Estimator(Calibration(c.about, c.noise, c.numbers, curves))
+    x = torch.rand(1 << 18)
+    call = calls_of(lambda t: t.relu(), x)[0]  # reads 1 MB, writes 1 MB
+    near, far = (Recorded(call, (), (b,), (1,), False, 0) for b in (1, 1 << 26))
+    _, found = estimator._alone(near, None)
+    cold = lambda r, read, made: estimator._cold(r, found, [read], [made])
+    held = 2e-6 * 2 ** (1 / 6)  # what both arrays together are read at, when used all the time
+    assert cold(near, 0, 0) == 0
+    assert cold(far, 0, 0) == pytest.approx(4e-6 - held)
+    assert cold(near, 1e-3, 0) == pytest.approx(3e-6 - held)
+    assert cold(far, 1e-3, 0) == pytest.approx(4e-6 - held)
+    assert cold(far, 1.0, 0) == pytest.approx(18e-6 - held)  # as far as it was measured
+    assert cold(near, 0, 16e-3) == pytest.approx(16e-6, rel=1e-3)
+
+
+def test_time_between_calls_goes_round_the_step():
+    ends = [1.0, 3.0, 6.0]
+    assert _passed(ends, 2, 1) == 0
+    assert _passed(ends, 2, 2) == 2
+    assert _passed(ends, 0, 1) == 0
+    assert _passed(ends, 0, 3) == 5  # its own memory, one step ago
+    assert _passed(ends, 1, 2) == 1.0 + 6.0 - 6.0
+
+
+def test_code_that_ran_long_ago_is_fetched_again(monkeypatch):
+    """By bytes and by time, each as far as it was measured; an operator right after itself finds all of it."""
+    step = [slow("relu", 1e-3, 1 << 22), slow("tanh", 3e-3, 1 << 22), slow("tanh", 7e-3, 1 << 22, since=0)]
+    monkeypatch.setattr(
+        Estimator, "_alone", lambda self, r, cost: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in step if x is r)
+    )
+    own = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in step])]
+    assert own == pytest.approx([2 * 4 * 10e-6, 2 * 4 * 1e-6, 0], abs=1e-9)
+    far = [(replace(r, since=1 << 34), s * 1e3) for r, s in step[:2]]
+    monkeypatch.setattr(
+        Estimator, "_alone", lambda self, r, cost: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in far if x is r)
+    )
+    capped = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in far])]
+    assert capped == pytest.approx([2 * 16 * 16e-6] * 2, rel=1e-3)
+
+
+def test_what_all_share_is_fetched_after_a_long_call_and_between_modules(monkeypatch):
+    step = [slow("relu", 2e-3, 1 << 23, "a"), slow("tanh", 1e-6, 1 << 10, "a"), slow("tanh", 1e-6, 1 << 10, "b")]
+    monkeypatch.setattr(Estimator, "_alone", lambda self, r, cost: next((Estimate(s), []) for x, s in step if x is r))
+    found = Estimator(surfaces(resumed=1)).all([r for r, _ in step])
+    assert [e.framework for e in found] == pytest.approx(
+        [1e-6, 8 * 2e-6, 1e-6], rel=1e-3
+    )  # below the grid as at its first point
+    assert [e.inside for e in found] == pytest.approx([e.kernel for e in found])  # it lies before the operator
+    modules = [e.framework for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in step])]
+    assert modules == pytest.approx([3e-6, 0, 3 * 8 * 2.001e-6], rel=1e-2, abs=1e-9)
+
+
+def test_how_far_back_memory_was_touched():
+    kb = 1024
+    a, b, c = (1 << 20, 256 * kb), (2 << 20, 64 * kb), (3 << 20, 128 * kb)
+    spans = [([a], [b]), ([b], [c]), ([c], [a])]
+    (first, second, third), everything = reuse(["x", "y", "x"], spans)
+    assert everything == 448 * kb
+    # Every operand was written last by the call before, together with what that one read.
+    assert first.reads == (384 * kb,)  # a, and c that it was made of
+    assert second.reads == (320 * kb,)
+    assert third.reads == (192 * kb,)
+    assert first.writes == (448 * kb,)  # b was read by the second call, then came c and a
+    assert (first.since, first.others) == (0, 0)  # x ran right before
+    assert (third.since, third.others) == (192 * kb, 1)
+    assert (second.since, second.others) == (448 * kb, 1)
+    assert [x.moved for x in (first, second, third)] == [320 * kb, 192 * kb, 384 * kb]
+    assert [x.read for x in (first, second, third)] == [(1,), (1,), (1,)]
+    assert [x.made for x in (first, second, third)] == [(2,), (2,), (2,)]
+
+
+def test_memory_that_is_touched_again_counts_once():
+    kb = 1024
+    a, b = (1 << 20, 64 * kb), (2 << 20, 128 * kb)
+    found, _ = reuse(["x", *["y"] * 5], [([a], []), *[([b], [])] * 5])
+    assert found[0].reads == (192 * kb,)
+    assert (found[0].since, found[0].others) == (128 * kb, 1)
+
+
+def test_small_tensors_share_a_page():
+    found, everything = reuse(["x", "y"], [([(0, 16), (64, 16)], []), ([(4090, 16)], [])])
+    assert everything == 8192
+    assert found[0].reads == (4096 + 16, 4096 + 16)  # their own bytes, and the page that the other one touched beside theirs
+
+
+def test_a_view_touches_nothing():
+    a, b, c = (1 << 20, 1 << 18), (2 << 20, 1 << 16), (3 << 20, 1 << 16)
+    plain, _ = reuse(["aten.mm.default", "aten.relu.default"], [([a], [b]), ([b], [c])])
+    seen, _ = reuse(["aten.t.default", "aten.mm.default", "aten.relu.default"], [([a], [a]), ([a], [b]), ([b], [c])])
+    assert [(x.reads, x.writes, x.since) for x in seen[1:]] == [(x.reads, x.writes, x.since) for x in plain]
+    assert seen[0].moved == 0
+
+
+def test_parts_of_a_fused_layer_are_the_operators_that_it_runs():
+    """Its products against those of the same layer run operator by operator."""
+    layer = nn.TransformerEncoderLayer(32, 4, 48, 0.0, batch_first=True, activation="gelu").eval()
+    x = torch.rand(3, 5, 32)
+    fused = calls_of(lambda t: layer(t), x)
+    assert [c.name for c in fused] == ["_transformer_encoder_layer_fwd"]
+    found = lookups(fused[0], (), cost_of(fused[0])[0])
+    apart = [c for c in record_calls(layer.train(), x) if c.name in ("addmm", "bmm", "mm")]
+    work = lambda x: 2 * x.sizes[-1] * x.sizes[-2] * x.sizes[-3] * (x.sizes[0] if len(x.sizes) == 4 else 1)
+    products = sorted(work(x) for x in found if x.curve.startswith(("mm", "bmm")))
+    linear = sorted(float(cost_of(c)[0].matmul) for c in apart if c.name in ("addmm", "mm"))
+    scores = 2 * 3 * 5 * 5 * 32
+    assert products == sorted([*linear, scores, scores])
+    assert {x.curve for x in found} >= {"softmax", "gelu", "layer_norm"}
+    assert all(x.curve in made_up().curves for x in found)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "stride", "kernel", "curve", "sizes", "times"),
+    [
+        (16, 1, 1, 3, "conv3", (6, 16, 16), 1), (16, 1, 1, 1, "conv1", (6, 16, 16), 1),
+        (16, 1, 2, 1, "conv1_strided", (3, 16, 16), 1), (16, 16, 1, 3, "depthwise", (6, 16), 1),
+        (16, 16, 1, 5, "depthwise", (6, 16), 25 / 9), (16, 2, 1, 3, "grouped", (6, 8, 2), 1),
+        (24, 2, 1, 3, "ragged", (6, 12, 2), 1),
+    ],
+)  # fmt: skip
+def test_convolutions_in_groups_have_curves_of_their_own(channels, groups, stride, kernel, curve, sizes, times):
+    layer = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=groups, bias=False)
+    x = torch.rand(1, channels, 6, 6, requires_grad=True)
+    calls = [c for c in record_calls(layer, x, backward=True) if "convolution" in c.name]
+    for call, suffix in zip(calls, ("", "_backward"), strict=True):
+        (found,) = lookups(call, (), cost_of(call)[0])
+        assert found == Lookup(curve + suffix, sizes, times)
+        assert found.curve in made_up().curves
+
+
+def test_what_rises_is_kept_and_what_falls_is_levelled():
+    steady = {(a, b): float(a * b) for a in (1, 2, 4) for b in (1, 3)}
+    assert rising(steady) == steady
+    assert rising({(1,): 1.0, (2,): 9.0, (3,): 3.0}) == {(1,): 1.0, (2,): 6.0, (3,): 6.0}
+    curve = Curve(("bytes", "us"), ((1 << 12, 1 << 22), (1, 1000)), (1e-6, 1.0, 4e-6, 1.0))
+    assert inverse(curve, 2e-6) == pytest.approx(1 << 17, rel=1e-3)
+    assert inverse(curve, 9.0) == pytest.approx(1 << 22, rel=1e-3)

@@ -224,6 +224,8 @@ def _chip(roof: Roofline, unknown: str, costed: Sequence[ir.Costed]) -> ChipInfo
     peaks = {SHORT.get(m, m): float(rate) for m in maths if (rate := _rate(chip, m)) is not None}
     elementwise = {n.cost.math for n in roof.nodes if n.cost.math and (n.cost.vector != 0 or n.cost.special != 0)}
     vector = max((rate for m in elementwise if (rate := chip.vector_rate(m)) is not None), default=None)
+    talks = bool(unknown) and roof.communicates
+    network = branches.whole(costed, chip, unknown, "network", roof.fabric.wiring) if talks else None
     return ChipInfo(
         name=chip.label,
         note=chip.alias_note,
@@ -231,8 +233,8 @@ def _chip(roof: Roofline, unknown: str, costed: Sequence[ir.Costed]) -> ChipInfo
         vector=None if vector is None else float(vector),
         bandwidth=float(chip.memory_bandwidth),
         times=_times(roof.at(), roof.complete),
-        threshold=branches.whole(costed, chip, unknown) if unknown else None,
-        network=branches.whole(costed, chip, unknown, "network", roof.fabric.wiring) if unknown and roof.communicates else None,
+        threshold=build_mesh.beside(branches.whole(costed, chip, unknown), roof) if unknown else None,
+        network=None if network is None else build_mesh.beside(network, roof),
         links=roof.links,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -10,7 +11,7 @@ from costir import solve
 from costir.collectives import ALGORITHMS, NAMES
 from costir.communication import Communication
 from costir.errors import CostirError
-from costir.ir import Constraint, Costed, Graph
+from costir.ir import Constraint, Costed, Graph, Threshold
 from costir.report import ByAlgorithm, Quantity, Sent, Times, Waiting, Way, plain
 from costir.roofline import Roofline, Timing, roofline
 from costir.stages import bubble, once_a_step
@@ -130,3 +131,19 @@ def _algorithms(roof: Roofline, unknown: str) -> Iterable[ByAlgorithm]:
         except CostirError:  # it does not run on these links, or does not do one of these collectives
             continue
         yield ByAlgorithm(roof.chip.label, name, ALGORITHMS[used].words, float(seconds), threshold, taken == {used})
+
+
+def beside(found: Threshold, roof: Roofline) -> Threshold:
+    """A threshold of the whole, with the unit that takes longer there than the two that it compares."""
+    if found.at_base is None or not roof.communicates:
+        return found
+    base = roof.costed.graph.sizes
+    names = solve.factors(found.unknown, base)
+    for name in names:
+        rest = math.prod(base[n] for n in names if n != name)
+        units = roof.units_at({**base, name: found.at_base / rest})
+        pair = units[found.below], units[found.above]
+        if len(names) == 1 or math.isclose(*pair, rel_tol=1e-6):  # of a product, the factor that was solved for
+            longest = max(units, key=lambda u: units[u])
+            return replace(found, beside=longest if units[longest] > max(pair) * (1 + 1e-6) else "")
+    return found

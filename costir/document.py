@@ -332,6 +332,10 @@ def _facts(r: Report) -> Iterable[Fact]:
             yield Fact("", "FLOPs of all devices beyond those of the whole model")
             if r.repeated.number < 0:
                 yield Fact("", "below 0: the masked scores that they leave out are more than what they repeat")
+            whole = (q.number or 0) * math.prod(r.mesh.values()) - r.repeated.number
+            if r.repeated.number > whole > 0:
+                ratio = plain_number(1 + float(r.repeated.number) / float(whole))
+                yield Fact("", f"{ratio} x the whole model's work: a plan may take what each device has whole for a part of it")
     if r.memory is not None:
         yield from memory_view.facts(r.memory)
     for i, chip in enumerate(r.chips):
@@ -386,7 +390,9 @@ def threshold_facts(t: ir.Threshold, label: str, everything: bool = True) -> lis
         if t.value is None:
             return [*facts, *([Fact("", t.note)] if t.note else [])]
     else:
-        facts = [Fact(label, f"{t.unknown} = {plain_number(t.at_base)}, {t.below} binds below and {t.above} above")]
+        at = f"{t.unknown} = {plain_number(t.at_base)}"
+        third = f"{at}, {t.below} takes longer below and {t.above} above, but {t.beside} longer than both there"
+        facts = [Fact(label, third if t.beside else f"{at}, {t.below} binds below and {t.above} above")]
         facts += [Fact("", text) for text in per_device(t)]
     short = t.value is not None and t.value.free_symbols and (everything or len(show(t.value)) <= LONGEST)
     facts += [Fact("", "formula", gather(t.value) if t.value.is_Add else t.value)] if short and t.value is not None else []
@@ -405,9 +411,8 @@ def per_device(t: ir.Threshold) -> list[str]:
     if t.split == 1 or t.at_base is None or t.devices is None:
         return []
     value = t.at_base / t.devices
-    return [
-        f"{f'{value:.1f}' if 1000 <= value < 1e6 else plain_number(value)} on each of {show(t.split)} = {t.devices} devices"
-    ]
+    each = f"{value:.1f}" if 1000 <= value < 1e6 else plain_number(value)
+    return [f"{each} on each of {f'{show(t.split)} = ' if t.split.free_symbols else ''}{t.devices} devices"]
 
 
 def limit_text(e: Expr) -> str:

@@ -389,6 +389,7 @@ class Threshold:
         within: the constraint outside of which it would lie, where that is why there is none, else "".
         split: over how many devices the size is split; each has `value / split` of it.
         devices: `split` at the base sizes; None where it is not known there.
+        beside: a third unit that takes longer than both there, so that it binds on either side; else "".
     """
 
     what: str
@@ -405,3 +406,4 @@ class Threshold:
     within: str = ""
     split: Expr = ONE
     devices: int | None = None
+    beside: str = ""

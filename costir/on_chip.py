@@ -122,11 +122,12 @@ class OnChip:
             against: "memory" or "network"; by default the network where there is communication.
         """
         from costir.branches import whole
+        from costir.build_mesh import beside
 
         one_of("against", against, ("", "memory", "network"))
         other = against or ("network" if self.analysis.network != 0 else "memory")
         costed = [a.costed for a in (self.analysis, *self.analysis.others)]
-        return whole(costed, self.chip, unknown, other, self.wiring)
+        return beside(whole(costed, self.chip, unknown, other, self.wiring), self.roofline)
 
     def thresholds(self, unknown: str, against: str = "") -> tuple[Threshold, ...]:
         """The critical size of the whole, then of each operator of the base's branch, compared with its memory traffic."""

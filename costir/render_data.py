@@ -174,7 +174,7 @@ def threshold(t: ir.Threshold, chip: str, path: str, op: str, r: Report) -> dict
         "value": {"expr": None if t.value is None else show(t.value), "value": t.at_base},
         "when": ir.condition_text(t.when),
         "limit": _at_base(t.limit, r),
-        "below": t.below, "above": t.above, "reason": t.reason, "note": t.note, "cancels": list(t.cancels),
+        "below": t.below, "above": t.above, "beside": t.beside, "reason": t.reason, "note": t.note, "cancels": list(t.cancels),
     }  # fmt: skip
 
 

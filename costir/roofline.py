@@ -251,6 +251,12 @@ class Roofline:
         parts = [Timing.of(*(count * u for u in units)) for count, *units in rows]
         return [replace(p, lower=p.upper) for p in parts] if self.overlap == "none" else parts
 
+    def units_at(self, sizes: Mapping[str, float]) -> dict[str, float]:
+        """The seconds of each unit, by RESOURCES, by the formulas as they are: also where sizes are not whole."""
+        point = [float(sizes.get(n, v)) for n, v in self.costed.graph.sizes.items()]
+        rows = np.asarray([float(x) for x in self._evaluator(*point)]).reshape(-1, 1 + len(RESOURCES))
+        return dict(zip(RESOURCES, (rows[:, :1] * rows[:, 1:]).sum(axis=0).tolist(), strict=True))
+
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
         """Where the formulas hold: what the model needs, and what the links allow."""

@@ -144,27 +144,29 @@ class Case:
         if self.degree == 0:
             shown, other, sign = compare(start * ridge, ridge)
             why = f"{u} cancels" if u in self.work.names | self.move.names else f"it does not depend on {u}"
-            return f"{name} is {shown} {sign} {self._ridge(other)} at every {u}, since {why}"
+            return f"{name} is {self._beside(shown, sign, other)} at every {u}, since {why}"
         memory = sum(self.numbers) < 0
         if not self._monotonic():
             longer, other = (self.resource, "compute") if memory else ("compute", self.resource)
             return f"{longer} time is longer than {other} time at every {u} >= 1"
         if memory and end >= start:
             shown, other, _ = compare(end * ridge, ridge)
-            return f"{name} tops out at {self._top()}{shown} < {self._ridge(other)} however large {u} is"
+            return f"{name} tops out at {self._top()}{self._beside(shown, '<', other)} however large {u} is"
         if memory:
             shown, other, _ = compare(start * ridge, ridge)
-            return f"{name} is {shown} < {self._ridge(other)} at {u} = 1 and no larger {u} reaches it"
+            reaches = "it" if self.ridge else f"{self.resource} time"
+            return f"{name} is {self._beside(shown, '<', other)} at {u} = 1 and no larger {u} reaches {reaches}"
         shown, other, _ = compare(min(start, end) * ridge, ridge)
-        return f"{name} is at least {shown} > {self._ridge(other)} at every {u} >= 1"
+        return f"{name} is at least {self._beside(shown, '>', other)} at every {u} >= 1"
 
     def _monotonic(self) -> bool:
         """Whether the intensity only rises or only falls with the unknown: a ratio of two sums of two neighbouring powers."""
         powers = {*self.work.by_power(self.unknown), *self.move.by_power(self.unknown)}
         return max(powers) - min(powers) <= 1
 
-    def _ridge(self, shown: str) -> str:
-        return f"ridge {shown}" if self.ridge else f"{shown} of {self.resource} time"
+    def _beside(self, shown: str, sign: str, other: str) -> str:
+        """An intensity beside the ridge, or a time as a multiple of the other's."""
+        return f"{shown} {sign} ridge {other}" if self.ridge else f"{shown} x {self.resource} time"
 
     def _ratio(self, at_one: bool) -> Fraction:
         """Work over move at the base sizes with the unknown at 1, or as it grows; a very large number for no bound."""

@@ -143,3 +143,85 @@ def test_without_a_batch_of_the_users_each_device_has_one() -> None:
     assert any(n.startswith("B = 8, one for each device") for n in found.notes)
     with pytest.raises(costir.CostirError, match="8 devices along X do not divide the batch, B = 1"):
         costir.analyze(config, mesh={"X": 8}, parallel="fsdp=X", sizes={"L": 2, "B": 1})
+
+
+@pytest.mark.parametrize(
+    ("written", "unknown", "sizes"),
+    [
+        ("x[B,D] . W[D_X,F] -> y[B,F]", "B", {}),
+        ("A[I, J_X] . B[J_X, K] -> C[I, K]", "J", {}),
+        ("A[I, J_X] . B[J_X, K] -> C[I, K]", "X", {"J": 65536}),
+        ("x[B,T,D_X] . W[D_X,F] -> y[B,T,F]", "tokens", {}),
+    ],
+)
+def test_a_crossing_says_when_a_third_unit_takes_longer(written: str, unknown: str, sizes: dict[str, int]) -> None:
+    """Where two units are equal, the third is looked up at sizes next to it."""
+    on = costir.analyze(written, mesh={"X": 4}, sizes=sizes).on("tpu_v5e@book")
+    seen = set()
+    for against in ("memory", "network"):
+        found = on.critical(unknown, against)
+        if found.at_base is None:
+            continue
+        moved = "T" if unknown == "tokens" and "T solved" in found.note else "B" if unknown == "tokens" else unknown
+        base = on.analysis.sizes
+        rest = base["T"] if moved == "B" and unknown == "tokens" else base["B"] if moved == "T" else 1
+        times = on.roofline.units_at({**base, moved: found.at_base / rest})
+        third = "network" if against == "memory" else "memory"
+        assert times["compute"] == pytest.approx(times[against])
+        assert (found.beside == third) is (times[third] > times["compute"] * 1.001)
+        seen.add(found.beside)
+    assert seen - {""}
+
+
+def test_units_between_whole_sizes_are_those_of_whole_sizes() -> None:
+    on = costir.analyze("A[I, J_X] . B[J_X, K] -> C[I, K]", mesh={"X": 4}).on("h100")
+    at = on.at(J=8192)
+    assert on.roofline.units_at({"J": 8192.0}) == pytest.approx(
+        {"compute": at.compute, "vector": at.vector, "memory": at.memory, "network": at.network}
+    )
+
+
+def test_sentences_of_thresholds(capsys: Any) -> None:
+    assert main(["shard", "x[B,D] . W[D_X,F] -> y[B,F]", "--mesh", "X=4", "--chip", "tpu_v5e"]) == 0
+    said = capsys.readouterr().out
+    assert "B: none, compute time is 0.1733 x network time at every B, since B cancels" in said
+    assert "memory takes longer below and compute above, but network longer than both there" in said
+    assert main(["shard", "x[B_X,D] . W[D,F] -> y[B_X,F]", "--mesh", "X=4", "--chip", "tpu_v5e", "--keep", "B"]) == 0
+    assert " on each of 4 devices" in capsys.readouterr().out
+
+
+SEQUENCE = """
+import torch
+from torch import nn
+
+
+class MLP(nn.Module):
+    def __init__(self, D, F):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(D), nn.Linear(D, F, bias=False), nn.Linear(F, D, bias=False)
+
+    def forward(self, x):
+        return self.down(self.up(self.norm(x)))
+
+
+def build(B=8, T=64, D=32, F=64):
+    return MLP(D, F), (torch.randn(B, T, D),), {}
+
+
+sp_plan = {"norm": "sequence", "up": "colwise_sequence", "down": "rowwise_sequence"}
+"""
+
+
+def test_a_plan_that_makes_devices_do_the_whole_work_is_said(tmp_path: Path, capsys: Any) -> None:
+    """A norm of style "sequence" takes its input for a part of the sequence; here each of 4 devices has all of it."""
+    (tmp_path / "model.py").write_text(SEQUENCE)
+    assert main(["analyze", str(tmp_path / "model.py"), "--mesh", "Y=4", "--parallel", "sp=Y"]) == 0
+    said = capsys.readouterr().out
+    assert " x the whole model's work: a plan may take what each device has whole for a part of it" in said
+    assert main([*STEP]) == 0
+    assert "the whole model's work" not in capsys.readouterr().out
+
+
+def test_a_batch_that_devices_divide_is_proposed(capsys: Any) -> None:
+    assert main(["analyze", MLP, "--mesh", "X=3,Y=5", "--parallel", "hsdp=X/Y"]) == 2
+    assert "choose a multiple of 15: --size B=75" in capsys.readouterr().err

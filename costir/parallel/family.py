@@ -97,13 +97,14 @@ def local_sizes(family: Family, plan: Plan, sizes: Mapping[str, int]) -> dict[st
                     f"{int(parts)} along {further}",
                     f"choose a multiple: --size {length}={int(count) * math.lcm(2, int(parts))}",
                 )
+    together = math.prod(int(sizes.get(axis, plan.mesh[axis])) for axis in plan.batch_axes)
     for axis in plan.batch_axes:
         count = sizes.get(axis, plan.mesh[axis])
         if own[batch] % count:
             raise UnevenError(
                 f"shards would be uneven: {int(count)} devices along {axis} do not divide the batch, "
                 f"{batch} = {int(own[batch])}",
-                f"choose a multiple: --size {batch}={int(count)}",
+                f"choose a multiple of {together}: --size {batch}={-(-int(sizes[batch]) // together) * together}",
             )
         own[batch] = own[batch] // count
     return own

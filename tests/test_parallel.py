@@ -6,8 +6,6 @@ import collections
 import contextlib
 import json
 import math
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
@@ -281,21 +279,6 @@ def test_a_group_that_is_gone_leaves_nothing_behind() -> None:
     assert not dist.is_initialized()
     costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 2}, parallel="tp=X")
     assert not dist.is_initialized()
-
-
-def test_two_processes_send_over_gloo_what_is_said(tmp_path: Path) -> None:
-    import gloo_pair
-
-    command = [sys.executable, gloo_pair.__file__, str(tmp_path / "store"), str(tmp_path / "found")]
-    subprocess.run(command, check=True, timeout=300)
-    logs = json.loads((tmp_path / "found").read_text())
-    for way in gloo_pair.WAYS:
-        want = {tuple(row[:3]): row[3:] for row in logs[way]}
-        analysis = costir.analyze(EXAMPLES / "mlp.py", mesh={"X": 2}, parallel=way, phase="backward")
-        have = said(analysis, X=2, **gloo_pair.SIZES)
-        if way == "dp=X":
-            want, have = ({k: v[1] for k, v in log.items()} for log in (want, have))
-        assert have == want
 
 
 def test_products_over_all_devices_add_up_to_the_whole(tmp_path: Path) -> None:

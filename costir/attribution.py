@@ -66,6 +66,11 @@ class Subject(Protocol):
         ...
 
     @property
+    def network(self) -> Expr:
+        """Bytes that one device sends."""
+        ...
+
+    @property
     def params(self) -> Expr:
         """Number of parameters."""
         ...

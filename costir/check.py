@@ -67,12 +67,13 @@ _NAMES = {
     "intensity": "intensity", "arithmeticintensity": "intensity", "ai": "intensity", "flopsperbyte": "intensity",
     "params": "params", "parameters": "params", "nparams": "params", "numparams": "params",
     "weightbytes": "weight_bytes", "parambytes": "weight_bytes", "bytesofweights": "weight_bytes",
+    "sent": "network", "network": "network", "bytessent": "network", "sentbytes": "network", "communication": "network",
     "time": "time", "seconds": "time", "t": "time", "runtime": "time", "lower": "time",
 }  # fmt: skip
 _UNITS = {
     "flops": ("FLOP",), "matmul_flops": ("FLOP",), "bytes": ("byte", "bit"), "read": ("byte", "bit"),
     "write": ("byte", "bit"), "weight_bytes": ("byte", "bit"), "intensity": ("FLOP/byte",), "time": ("s",),
-    "params": ("param",),
+    "params": ("param",), "network": ("byte", "bit"),
 }  # fmt: skip
 
 
@@ -81,10 +82,10 @@ def check(analysis: Subject, text: str, chip: Chip | None = None) -> Verdict:
 
     Args:
         analysis: gives the sizes, the totals and the nodes.
-        text: the quantities are flops, matmul_flops, bytes, read, write, intensity, params, weight_bytes, and on a chip time
-            (perfect overlap) and "critical B" for any size; "B > 240" is read as the critical B. On the right, params and
-            weight_bytes stand for the model's, and on a chip C and W for its matmul peak and memory bandwidth, where no
-            size has these names.
+        text: the quantities are flops, matmul_flops, bytes, read, write, intensity, params, weight_bytes, on a mesh sent
+            (bytes that one device sends), and on a chip time (perfect overlap) and "critical B" for any size; "B > 240" is
+            read as the critical B. On the right, params and weight_bytes stand for the model's, and on a chip C and W for its
+            matmul peak and memory bandwidth, where no size has these names.
         chip: for time and critical sizes.
 
     Raises:
@@ -98,6 +99,8 @@ def check(analysis: Subject, text: str, chip: Chip | None = None) -> Verdict:
     if (name == "time" or name.startswith("critical")) and any(n.cost.transfers for n in analysis.nodes):
         raise CostirError(f"{name} is not checked where devices send each other something: links are in no such formula",
                           "check flops or bytes; costir solve gives critical sizes on a mesh")  # fmt: skip
+    if name == "network" and analysis.network == 0:
+        raise CostirError("nothing is sent here", "write the mesh, for example --mesh X=4, or check another quantity")
     given = _in_units(formula, name, constants)
     points = sampling.sample(analysis.sizes, analysis.graph.constraints)
     quantity, row = _expected(analysis, name, chip, points)
@@ -133,7 +136,7 @@ def _constants(analysis: Subject, chip: Chip | None) -> dict[str, Expr]:
 
 def _quantity_name(formula: Formula, sizes: Mapping[str, int]) -> str:
     """The quantity on the left: one of the table, or "critical B"."""
-    known = "flops, matmul_flops, bytes, read, write, intensity, params, weight_bytes, time, critical B"
+    known = "flops, matmul_flops, bytes, read, write, intensity, params, weight_bytes, sent, time, critical B"
     if formula.lhs is None:
         raise FormulaError("the formula does not say of which quantity it is", f"write for example flops = ...; known: {known}")
     plain = re.sub(r"[\s_]", "", formula.lhs).lower()

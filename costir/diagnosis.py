@@ -13,12 +13,12 @@ from costir.laurent import Laurent
 from costir.sampling import Point, Values, constant_ratio, same, short
 from costir.symbolic import Expr
 
-ADDITIVE = ("flops", "matmul_flops", "bytes", "read", "write", "params", "weight_bytes")
-_FLOPS, _BYTES = ("flops", "matmul_flops"), ("bytes", "read", "write", "weight_bytes")
+ADDITIVE = ("flops", "matmul_flops", "bytes", "read", "write", "params", "weight_bytes", "network")
+_FLOPS, _BYTES = ("flops", "matmul_flops"), ("bytes", "read", "write", "weight_bytes", "network")
 _WORDS = {
     "flops": "all FLOPs", "matmul_flops": "the FLOPs of the contractions alone", "bytes": "all bytes",
     "read": "the bytes read alone", "write": "the bytes written alone", "params": "the number of parameters",
-    "weight_bytes": "the bytes of the parameters", "intensity": "the intensity",
+    "weight_bytes": "the bytes of the parameters", "intensity": "the intensity", "network": "the bytes sent",
 }  # fmt: skip
 
 
@@ -94,11 +94,14 @@ def _factor(quantity: Quantity, expected: Values, values: Values, analysis: Subj
     sizes = {t.itemsize for node in analysis.nodes for t in (*node.call.inputs, *node.call.outputs)}
     itemsize = sym.to_fraction(sizes.pop()) if len(sizes) == 1 else None
     name, flops = quantity.name, quantity.name in _FLOPS
+    kinds = {t.kind for node in analysis.nodes for t in node.cost.transfers}
     known: list[tuple[bool, str, str]] = [
         (flops and c == 2, "macs", "counts a multiply-add as one FLOP; it is 2"),
         (flops and c == Fraction(1, 2), "factor", "counts twice too much: a multiply-add is 2 FLOPs, not 4"),
         (flops and c == 3, "factor", "a third of it; is that forward alone? this is forward and backward"),
         (flops and c == Fraction(1, 3), "factor", "three times too much; is that forward and backward? this is one of them"),
+        (name == "network" and c == 2 and kinds == {"all_reduce"}, "factor",
+         "half of it: an all_reduce scatters sums and gathers them, (N - 1)/N of the array each time"),
         (name in _BYTES and c == itemsize, "elements", f"counts elements, not bytes: an element has {short(c)} bytes here"),
         (name in _BYTES and c == Fraction(1, 8), "bits", "counts bits, not bytes"),
         (name == "intensity" and c == 8, "bits", "counts bits, not bytes"),

@@ -204,4 +204,10 @@ def _side(label: str, v: Verdict, e: Expr | None, value: float | None) -> list[F
     if e is None and value is None:
         return []
     at_base = "no value at these sizes" if value is None else plain_number(value)
-    return [Fact(label, f"{v.quantity} {at_base}", gather(e) if e is not None and e.free_symbols else None)]
+    return [
+        Fact(
+            label,
+            f"{'sent' if v.quantity == 'network' else v.quantity} {at_base}",
+            gather(e) if e is not None and e.free_symbols else None,
+        )
+    ]

@@ -38,6 +38,7 @@ class Subject:
     matmul_flops = property(lambda self: self.sum(lambda c: c.matmul))
     bytes = property(lambda self: self.sum(lambda c: c.nbytes))
     read = property(lambda self: self.sum(lambda c: c.read))
+    network = property(lambda self: self.sum(lambda c: c.network))
     write = property(lambda self: self.sum(lambda c: c.write))
     params = property(lambda self: self.graph.params)
     weight_bytes = property(lambda self: self.graph.weight_bytes)

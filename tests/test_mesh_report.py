@@ -225,3 +225,25 @@ def test_a_plan_that_makes_devices_do_the_whole_work_is_said(tmp_path: Path, cap
 def test_a_batch_that_devices_divide_is_proposed(capsys: Any) -> None:
     assert main(["analyze", MLP, "--mesh", "X=3,Y=5", "--parallel", "hsdp=X/Y"]) == 2
     assert "choose a multiple of 15: --size B=75" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("formula", "right", "said"),
+    [
+        ("4*B*F*(X-1)/X", True, "right"),
+        ("2*B*F*(X-1)/X", False, "half of it: an all_reduce scatters sums and gathers them"),
+        ("8*B*F*(X-1)/X", False, "counts 4 bytes per element"),
+        ("4*B*F", False, "right in the limit of large X"),
+        ("B*F - B*F/X", False, "exactly 4 times that"),
+    ],
+)
+def test_formulas_of_what_is_sent_are_checked(formula: str, right: bool, said: str) -> None:
+    """2*(X - 1)/X of an array of B*F elements of 2 bytes."""
+    from costir.check import check
+
+    a = costir.analyze("x[B,D] . W[D_X,F] -> y[B,F]", mesh={"X": 4})
+    found = check(a, f"sent = {formula}")
+    assert found.right is right
+    assert said in found.message
+    with pytest.raises(costir.errors.CostirError, match="nothing is sent here"):
+        check(costir.analyze("x[B,D] . W[D,F] -> y[B,F]"), "sent = 4*B*F")

@@ -90,7 +90,7 @@ def build(
         sent=build_mesh.sent(communication(analysis.costed), roofs, values.quantity),
         repeated=_repeated(analysis, values),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
-        memory=memory_of(analysis, chips, unknown, curve) if memory else None,
+        memory=memory_of(analysis, chips, unknown, curve, wiring) if memory else None,
         pipeline=build_mesh.waits(analysis.costed.graph, roofs),
     )
 

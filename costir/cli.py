@@ -172,7 +172,7 @@ def parser() -> argparse.ArgumentParser:
     a.add_argument("--critical-path", action="store_true", help="the time with operators side by side (one more run)")
     _devices(a)
     s = verb("solve", "critical sizes on a chip", "The size at which what binds changes.")
-    s.add_argument("--fits", action="store_true", help="the largest size with which the run fits the chip's memory")
+    s.add_argument("--fits", action="store_true", help="the largest size, or fewest devices along an axis, that fits")
     _devices(s)
     s.add_argument("--measure", action="store_true", help="measure it on this machine, too (a calibrated --chip)")
     t = verb(

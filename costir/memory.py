@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import sympy as sp
 
 from costir.errors import ChipError, CostirError, LiftError, SizeError, nearest
+from costir.fewest import allowed, candidates, quotient
+from costir.ir import condition_text
 from costir.lifting.live import PARTS
 from costir.lifting.peaks import Peak, peaks
 from costir.memory_trials import (
@@ -29,6 +31,7 @@ from costir.memory_trials import (
     shortcut,
     ways,
 )
+from costir.network import AS_BUILT, Network, Wiring
 from costir.recount import shortcuts
 from costir.report import Fit
 from costir.symbolic import Expr, Integer, expand, size
@@ -126,25 +129,59 @@ class Memory:
             SizeError: an unknown size.
             ChipError: a chip whose memory is not known.
         """
-        from costir.hardware import load_chip
-
-        if unknown not in self.analysis.sizes:
-            raise SizeError(f"there is no size {unknown[:40]!r} in {self.analysis.name}", nearest(unknown, self.analysis.sizes))
         if unknown in self.analysis.graph.mesh.names:
-            raise SizeError(f"{unknown} is an axis of the mesh: with more devices, each holds less", "solve for another size")
-        found = load_chip(chip) if isinstance(chip, str) else chip
-        if found.memory_capacity is None:
-            raise ChipError(f"how much memory {found.label} has is not known", "add --set memory.capacity=80e9")
-        capacity, base = int(found.memory_capacity), self.analysis.checked(sizes)
-        if self._shallow({n: v for n, v in base.items() if n != unknown}):
-            raise SizeError(f"what fits is known from {_text(self.least)} on", "analyse again with this as base size")
-        needed = self._held(base)
+            raise SizeError(f"{unknown} is an axis of the mesh: with more devices, each holds less", "ask for .fewest")
+        asked, capacity, base = self._asked(unknown, chip, sizes)
+        label, needed = asked.label, self._held(base)
         below = lambda v: self._held({**base, unknown: v}) <= capacity
         top = _last(below)
         value, within = self._inside(unknown, base, top)
         if top == _MOST and not within:
-            return Fit(unknown, found.label, capacity, needed, None)
-        return Fit(unknown, found.label, capacity, needed, value, self._quotient(unknown, base, top, capacity), within)
+            return Fit(unknown, label, capacity, needed, None)
+        return Fit(unknown, label, capacity, needed, value, self._quotient(unknown, base, top, capacity), within)
+
+    def fewest(self, axis: str, chip: str | Chip, wiring: Wiring = AS_BUILT, **sizes: int) -> Fit:
+        """The fewest devices along an axis of the mesh with which the run fits a chip; the whole batch is as it is.
+
+        Args:
+            axis: the axis to solve for. Its numbers of devices are from 2 on: with one, nothing is divided along it.
+            chip: a `Chip`, or a name such as "h100". Its links, used like this, allow what numbers of devices they do.
+            wiring: see `costir.network`.
+            sizes: values of other sizes, and of other axes, that differ from the base.
+
+        Raises:
+            SizeError: no axis of the mesh.
+            ChipError: a chip whose memory is not known.
+        """
+        if axis not in self.analysis.graph.mesh.names:
+            raise SizeError(f"{axis[:40]} is no axis of the mesh", "name one of --mesh; .largest is for other sizes")
+        found, capacity, base = self._asked(axis, chip, sizes)
+        net = Network(found, self.analysis.graph.mesh, base, wiring)
+        mine = [
+            c for c in (*self.analysis.constraints, *net.constraints, *net.full_nodes) if size(axis) in c.condition.free_symbols
+        ]
+        lengths = allowed(mine, axis, base)
+        tried = candidates(self.peaks, axis, lengths, base, capacity)
+        value = next((v for v in tried if self._held({**base, axis: v}) <= capacity), 0)
+        values = {**base, axis: value or int(max(lengths, default=base[axis]))}
+        highest = max(self._there(values), key=lambda p: int(number(p.total, values)))
+        asked = ", ".join(dict.fromkeys(condition_text(c.condition) for c in mine))
+        formula = quotient(highest.total, axis, capacity) if value else None
+        return Fit(axis, found.label, capacity, self._held(base), value, formula, asked, fewest=True)
+
+    def _asked(self, unknown: str, chip: str | Chip, sizes: Mapping[str, int]) -> tuple[Chip, int, dict[str, int]]:
+        """The chip, its bytes, and all sizes, of a question what fits."""
+        from costir.hardware import load_chip
+
+        if unknown not in self.analysis.sizes:
+            raise SizeError(f"there is no size {unknown[:40]!r} in {self.analysis.name}", nearest(unknown, self.analysis.sizes))
+        found = load_chip(chip) if isinstance(chip, str) else chip
+        if found.memory_capacity is None:
+            raise ChipError(f"how much memory {found.label} has is not known", "add --set memory.capacity=80e9")
+        base = self.analysis.checked(sizes)
+        if self._shallow({n: v for n, v in base.items() if n != unknown}):
+            raise SizeError(f"what fits is known from {_text(self.least)} on", "analyse again with this as base size")
+        return found, int(found.memory_capacity), base
 
     def _shallow(self, values: Mapping[str, int]) -> bool:
         return any(values.get(n, v) < v for n, v in self.least.items())

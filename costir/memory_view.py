@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from costir.errors import CostirError
+from costir.network import AS_BUILT, Wiring
 from costir.page import Cell, Column, Entry, Fact, Table
 from costir.report import Fit, Memory, Quantity
 from costir.symbolic import Expr, evaluate, expand, gather, show, size
@@ -19,8 +20,11 @@ _DEPTH = "L"
 LONGEST = 150  # characters of a formula that may stand in a line of its own
 
 
-def memory_of(analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bool = False) -> Memory:
-    """The memory of an analysis, with the largest value of a size on each chip, and the curve where asked for."""
+def memory_of(
+    analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bool = False, wiring: Wiring = AS_BUILT
+) -> Memory:
+    """The memory of an analysis, with the largest value of a size, or the fewest devices along an axis, on each chip, and the
+    curve where asked for."""
     point = {size(n): v for n, v in analysis.sizes.items()}
 
     def value(e: Expr) -> Quantity:
@@ -29,7 +33,11 @@ def memory_of(analysis: Analysis, chips: Sequence[Chip], unknown: str, curve: bo
     try:
         found = analysis.memory
         unknown = solved_size(unknown, analysis.sizes)
-        fits = tuple(found.largest(unknown, c) for c in chips if c.memory_capacity is not None) if unknown else ()
+        known = [c for c in chips if c.memory_capacity is not None and unknown]
+        if unknown in analysis.graph.mesh.names:
+            fits = tuple(found.fewest(unknown, c, wiring) for c in known)
+        else:
+            fits = tuple(found.largest(unknown, c) for c in known)
         drawn = tuple((m.phase, m.path, m.op, m.parts) for m in found.curve) if curve else ()
     except CostirError as error:
         if curve:
@@ -99,7 +107,9 @@ def fit_text(f: Fit) -> str:
 
 
 def largest_text(f: Fit) -> str:
-    """The largest value, and what ends it."""
+    """The largest value, and what ends it; of an axis the fewest devices."""
+    if f.fewest:
+        return f"fewest along {f.unknown}: {f.value}" if f.value else f"no number along {f.unknown} fits"
     if f.value is None:
         return f"every {f.unknown} fits"
     if f.value == 0:
@@ -109,18 +119,27 @@ def largest_text(f: Fit) -> str:
 
 def fits_table(fits: Sequence[Fit]) -> Table:
     """One line per chip."""
+    fewest = any(f.fewest for f in fits)
     columns = [Column("chip"), Column("memory", right=True), Column("needed", right=True), Column("fits"),
-               Column("largest", right=True), Column("= floor of", formula=True), Column("remark")]  # fmt: skip
+               Column("fewest" if fewest else "largest", right=True),
+               Column("= ceiling of" if fewest else "= floor of", formula=True), Column("remark")]  # fmt: skip
     lines: list[Entry] = []
     for f in fits:
         value: Cell = f"{f.unknown} = {f.value}" if f.value else largest_text(f)
         formula: Cell = (
-            gather(f.formula) if f.formula is not None and f.formula.free_symbols and f.value and not f.within else ""
+            (f.formula if f.fewest else gather(f.formula))
+            if f.formula is not None and f.formula.free_symbols and f.value and _is_exact(f)
+            else ""
         )
-        remark = f"the formulas hold where {f.within}" if f.within else ""
+        remark = f"{'of those with' if f.fewest else 'the formulas hold where'} {f.within}" if f.within else ""
         fitting = "yes" if f.needed <= f.capacity else "no"
         lines.append(Entry("operator", (f.chip, si(f.capacity, "B"), si(f.needed, "B"), fitting, value, formula, remark)))
     return Table(tuple(columns), tuple(lines))
+
+
+def _is_exact(f: Fit) -> bool:
+    """Whether the value is the formula, but for rounding: of an axis, up to the next number that meets its conditions."""
+    return f.fewest or not f.within
 
 
 def data(m: Memory) -> dict[str, Any]:
@@ -134,8 +153,9 @@ def data(m: Memory) -> dict[str, Any]:
         "kept": {n: None if q is None else quantity(q) for n, q in zip(("layer", "layer_and_token"), m.kept, strict=True)},
         "others": [{"where": w, "peak": quantity(q)} for w, q in m.others], "note": m.note, "problem": m.problem,
         "fits": [
-            {"chip": f.chip, "capacity": f.capacity, "needed": f.needed, "for": f.unknown, "largest": f.value,
-             "formula": None if f.formula is None else show(f.formula), "within": f.within}
+            {"chip": f.chip, "capacity": f.capacity, "needed": f.needed, "for": f.unknown,
+             "fewest" if f.fewest else "largest": f.value, "formula": None if f.formula is None else show(f.formula),
+             "within": f.within}
             for f in m.fits
         ],
     }  # fmt: skip

@@ -229,7 +229,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The largest value of a size with which a run fits a chip.
+    """The largest value of a size, or the fewest devices along an axis, with which a run fits a chip.
 
     Attributes:
         unknown: the size.
@@ -238,7 +238,9 @@ class Fit:
         needed: what the run holds at its peak at the base sizes, bytes.
         value: the largest value, the other sizes as they are; 0 where not even 1 fits, None where any does.
         formula: `value` before it is rounded down, in the sizes; None where it is no quotient of polynomials.
-        within: the condition beyond which the formulas do not hold, where that and not the memory ends it, else "".
+        within: the condition beyond which the formulas do not hold, where that and not the memory ends it, else ""; of an axis,
+            what its number of devices must meet.
+        fewest: of an axis: `value` is the fewest devices, 0 where no number of them is enough, and `formula` is rounded up.
     """
 
     unknown: str
@@ -248,6 +250,7 @@ class Fit:
     value: int | None
     formula: Expr | None = None
     within: str = ""
+    fewest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

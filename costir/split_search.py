@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from costir.analysis import Analysis
 from costir.errors import ChipError, CostirError
+from costir.fewest import highest
 from costir.hardware import Chip
 from costir.ir import Constraint, condition_text
 from costir.lifting.peaks import Peak
@@ -132,7 +133,7 @@ class Search:
         held = np.full(count, np.nan)
         for i, peaks in enumerate(self.program.memories):
             if peaks:
-                held = np.where(regime == i, _highest(peaks, self.program.points(lengths, point), count), held)
+                held = np.where(regime == i, highest(peaks, self.program.points(lengths, point), count), held)
         return Outcome(self.program, lengths, tuple(broken), regime, seconds, times, held, tuple(laid))
 
     def _times(self, lengths: Lengths, point: Mapping[str, int], regime: npt.NDArray[np.int64],
@@ -185,17 +186,6 @@ def met_by(constraints: Sequence[Constraint], at: Mapping[str, Any], count: int)
                 first[k] = c
             met = met & holds
     return met, first
-
-
-def _highest(peaks: Sequence[Peak], at: Mapping[str, Array], count: int) -> Array:
-    """The bytes of the moment that holds most."""
-    names = sorted({str(s) for p in peaks for s in p.total.free_symbols})
-    totals = compile_many([p.total for p in peaks], names)(*(at[n] for n in names))
-    best = np.full(count, -np.inf)
-    for p, x in zip(peaks, totals, strict=True):
-        there = np.logical_and.reduce([at[n] >= v for n, v in p.least.items()]) if p.least else np.True_
-        best = np.maximum(best, np.where(there, np.broadcast_to(np.asarray(x, dtype=float), (count,)), -np.inf))
-    return np.where(np.isfinite(best), best, np.nan)
 
 
 def peak_at(peaks: Sequence[Peak], values: Mapping[str, int]) -> Peak:

@@ -60,7 +60,7 @@ def solution(r: Report) -> View:
 
 
 def fits(r: Report) -> View:
-    """The largest size with which the run fits each chip.
+    """The largest size, or the fewest devices along an axis, with which the run fits each chip.
 
     Raises:
         CostirError: where its memory is not known, or the chip's.
@@ -72,7 +72,9 @@ def fits(r: Report) -> View:
         raise ChipError(f"how much memory {r.chips[0].name} has is not known", "add --set memory.capacity=80e9")
     data = memory_view.data(m)["fits"]
     facts = [*(f for f in memory_view.facts(m) if not f.label.startswith("fits")), *document.conditions_and_notes(r)]
-    title = f"{document.title(r)}, largest {m.fits[0].unknown} that fits"
+    first = m.fits[0]
+    what = f"fewest devices along {first.unknown} that hold it" if first.fewest else f"largest {first.unknown} that fits"
+    title = f"{document.title(r)}, {what}"
     doc = lambda: Document(title, document.head(r), (memory_view.fits_table(m.fits),), tuple(facts))
     return View(doc, lambda: render_data.as_dict(r), lambda: [list(data[0]), *(list(d.values()) for d in data)])
 

@@ -18,11 +18,13 @@ from torch import nn
 import costir
 from costir import memory, trace
 from costir.errors import CostirError
+from costir.hardware import load_chip
 from costir.load import load_subject
 from costir.load.family import Family
 from costir.load.user_file import import_file
 from costir.parallel import plan_of
 from costir.parallel.family import distributed
+from costir.symbolic import holds, number, size
 
 MESH = {"X": 3, "Y": 4}
 Sizes = dict[str, int]
@@ -211,6 +213,28 @@ def test_what_fits_is_solved_for_sizes_of_the_model() -> None:
     assert found.memory.at(B=fit.value).total <= fit.capacity < found.memory.at(B=fit.value + 4).total
     with pytest.raises(CostirError, match="X is an axis of the mesh: with more devices, each holds less"):
         found.memory.largest("X", "h100")
+    with pytest.raises(CostirError, match="B is no axis of the mesh"):
+        found.memory.fewest("B", "h100")
+
+
+@pytest.mark.parametrize(("way", "chip", "batch"), [
+    ("fsdp=X", "h100", 2**26), ("fsdp=X", "a100", 2**26), ("fsdp=X", "h100", 2**20), ("fsdp=X,tp=Y", "h100", 9 * 2**20),
+    ("dp=X", "h100", 2**25), ("dp=X", "h100", 7),
+])  # fmt: skip
+def test_the_fewest_devices_are_those_of_a_scan(way: str, chip: str, batch: int) -> None:
+    """Every number of devices, one after the other: whether the formulas hold there on the chip, and what a device holds."""
+    mesh = dict.fromkeys(axes_of(way), 7 if batch == 7 else 2)
+    found = costir.analyze(engine.EXAMPLES / "mlp.py", mesh=mesh, parallel=way, phase="train", sizes={"B": batch})
+    on, capacity = found.on(chip), load_chip(chip).memory_capacity
+    fit = found.memory.fewest("X", chip)
+    values = {size(n): number(v) for n, v in found.sizes.items() if n != "X"}
+    able = [x for x in range(2, 4100) if all(holds(c.condition, {**values, size("X"): x}) for c in on.roofline.constraints)]
+    enough = [x for x in able if found.memory.at(X=x).total <= capacity]
+    assert fit.value == min(enough, default=0)
+    assert fit.fewest
+    if fit.formula is not None:
+        at = float(fit.formula.xreplace({size(n): number(v) for n, v in found.sizes.items()}))
+        assert not [x for x in able if at <= x < fit.value]
 
 
 def test_a_transformers_model_holds_what_torchs_allocator_gives_it(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def _followed(analysis: Analysis, origin: Origin, evidence: Evidence) -> Memory:
     if not even:
         confirm_larger(analysis, evidence, everywhere)
     if evidence.base in origin.evidence.traces and evidence.base not in evidence.traces:
-        confirm_base(evidence, everywhere)
+        confirm_base(analysis, evidence, everywhere)
     found = [_put_in(p, fixed, origin.fixed) for p in everywhere]
     kept = _sorted([p for p in found if p is not None], analysis.sizes)
     least = {n: v for n, v in least_layers(analysis, evidence, everywhere).items() if v > 1 and n in analysis.sizes}

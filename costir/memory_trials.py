@@ -113,14 +113,14 @@ def _deeper(analysis: Analysis, evidence: Evidence) -> list[Trace]:
     return [t for t in found if t is not None] if None not in found else []
 
 
-def confirm_base(evidence: Evidence, found: Sequence[Peak]) -> None:
+def confirm_base(analysis: Analysis, evidence: Evidence, found: Sequence[Peak]) -> None:
     """Hold formulas against the run at the base sizes where it took no part, as far as it is deep enough.
 
     Raises:
         LiftError: where it holds something else.
     """
     base = {n: int(v) for n, v in evidence.base.sizes.items()}
-    shallow = any(base[n] < min(int(t.sizes[n]) for t in evidence.traces) for n in evidence.depths)
+    shallow = any(base[n] < min(int(t.sizes[n]) for t in evidence.traces) for n in (*evidence.depths, *_loops(analysis)))
     if not shallow and said(found, base) != _highest_of(evidence.base):
         raise LiftError("memory at the base sizes is another than the formulas say")
 

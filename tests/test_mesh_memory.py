@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sequence_model
+import test_experts
 import test_parallel as engine
+import test_ring
 import torch
 from mesh_memory_oracle import real_step
 from torch import nn
@@ -26,7 +29,8 @@ from costir.parallel import plan_of
 from costir.parallel.family import distributed
 from costir.symbolic import holds, number, size
 
-MESH = {"X": 3, "Y": 4}
+MESH = {"X": 3, "Y": 4, "Z": 2}
+FOLDERS = {"sequence_model": Path(sequence_model.__file__).parent}
 Sizes = dict[str, int]
 
 
@@ -44,7 +48,7 @@ def axes_of(way: str) -> list[str]:
 
 def real(make: Callable[[], Any], tp: dict[str, str], way: str, mesh: Sizes, batch: int, *shape: int, **more: Any) -> Sizes:
     """What a step really holds on this mesh; the batch is that of all devices."""
-    parts = math.prod(mesh[a] for s, axes in engine._parts(way) if s not in ("tp", "sp") for a in axes.split("/"))
+    parts = math.prod(mesh[a] for s, axes in engine._parts(way) if s not in ("tp", "sp", "ep") for a in axes.split("/"))
 
     def wrap(module: Any, axes: dict[str, Any]) -> Any:
         return engine.parallel(module, axes, tp, list(getattr(module, "blocks", ())), way, more.get("again", False))
@@ -83,6 +87,32 @@ def real_llama(way: str, mesh: Sizes, s: Sizes) -> Sizes:
     return real(make, {}, way, mesh, s["B"], s["T"], loss=lambda out: out.loss, optimizer=adamw, wrap=wrap, **ids)
 
 
+def real_sequence(way: str, mesh: Sizes, s: Sizes) -> Sizes:
+    """Matrices and the sequence between them by torch's styles, then what divides the batch."""
+
+    def wrap(module: Any, axes: dict[str, Any]) -> Any:
+        matrices = lambda m, axis: test_ring.by_plan(m, axis, way)
+        return matrices(module, axes["Y"]) if way == "sp=Y" else test_ring.divided(module, axes, way, matrices, patch)
+
+    make = lambda: sequence_model.GPT(*(s[n] for n in "DNV"))
+    ids = {"names": ["ids", "targets"], "dtype": torch.long, "wrap": wrap}
+    with pytest.MonkeyPatch.context() as patch:
+        return real(make, {}, way, mesh, s["B"], s["T"], loss=lambda out: out, optimizer=adamw, **ids)
+
+
+def real_mixture(way: str, mesh: Sizes, s: Sizes) -> Sizes:
+    """Experts apart by transformers' engine; there ids and labels are one tensor, as it has them."""
+
+    def wrap(model: Any, axes: dict[str, Any]) -> Any:
+        test_experts.experts_apart(model, axes["Y"], patch)
+        return engine.parallel(model, axes, {}, list(model.model.layers), way.removesuffix("ep=Y").rstrip(",") or "ep=Y")
+
+    make = lambda: test_experts.evenly_routed(s).train()
+    names = {"names": ["input_ids", "labels"], "dtype": torch.long, "options": {"use_cache": False}, "wrap": wrap}
+    with pytest.MonkeyPatch.context() as patch:
+        return real(make, {}, way, mesh, s["B"], s["T"], loss=lambda out: out.loss, optimizer=adamw, **names)
+
+
 def followed(family: Family, way: str, mesh: Sizes, sizes: Sizes) -> tuple[memory.Moment, ...]:
     """What a trace of the step says, operator by operator."""
     divided = distributed(dataclasses.replace(family, cache=None), plan_of(mesh, way))
@@ -100,17 +130,19 @@ def agree(moments: tuple[memory.Moment, ...], found: Sizes, more: int = 0) -> No
 CASES = {
     "mlp": (real_mlp, {"B": 48, "D": 96, "F": 384}),
     "gpt": (real_gpt, {"B": 12, "T": 24, "D": 96, "N": 8, "L": 2, "V": 48}),
+    "sequence_model": (real_sequence, {"B": 24, "T": 48, "D": 96, "N": 12, "V": 96}),
 }
 
 
 @pytest.mark.parametrize(("name", "way"), [
     ("mlp", "dp=X"), ("mlp", "dp=X,tp=Y"), ("mlp", "fsdp=X"), ("mlp", "tp=Y"), ("mlp", "fsdp=X,tp=Y"),
-    ("gpt", "dp=X,tp=Y"), ("gpt", "fsdp=X,tp=Y"),
+    ("gpt", "dp=X,tp=Y"), ("gpt", "fsdp=X,tp=Y"), ("sequence_model", "sp=Y"), ("sequence_model", "fsdp=X,sp=Y"),
+    ("sequence_model", "dp=X,sp=Y"), ("sequence_model", "hsdp=X/Y"), ("sequence_model", "hsdp=X/Z,tp=Y"),
 ])  # fmt: skip
 def test_a_device_holds_what_torchs_allocator_gives_it(name: str, way: str) -> None:
     listen, sizes = CASES[name]
     mesh = {a: MESH[a] for a in axes_of(way)}
-    family = load_subject(str(engine.EXAMPLES / f"{name}.py"))
+    family = load_subject(str(FOLDERS.get(name, engine.EXAMPLES) / f"{name}.py"))
     agree(followed(family, way, mesh, sizes), listen(way, mesh, sizes))
 
 
@@ -132,6 +164,14 @@ def test_the_formulas_of_an_mlp_at_other_sizes_and_meshes(way: str) -> None:
         there = {a: {"X": 7, "Y": 5}[a] for a in mesh}
         assert found.memory.at(**point, **there).total == real_mlp(way, there, {**found.sizes, **point})["peak"]
     assert sum(found.memory.parts.values()).expand() == found.memory.formula
+
+
+@pytest.mark.parametrize("way", ["fsdp=X,sp=Y", "hsdp=X/Y"])
+def test_the_formulas_of_divided_sequences_and_of_copies_at_other_sizes_and_meshes(way: str) -> None:
+    found = costir.analyze(sequence_model.__file__, mesh={"X": 2, "Y": 2}, parallel=way, phase="train")
+    sizes = {"B": 48, "T": 24, "D": 192, "N": 12, "V": 48}
+    for mesh in ({"X": 3, "Y": 4}, {"X": 2, "Y": 3}):
+        assert found.memory.at(**mesh, **sizes).total == pytest.approx(real_sequence(way, mesh, sizes)["peak"], abs=64)
 
 
 class Tower(nn.Module):
@@ -235,6 +275,15 @@ def test_the_fewest_devices_are_those_of_a_scan(way: str, chip: str, batch: int)
     if fit.formula is not None:
         at = float(fit.formula.xreplace({size(n): number(v) for n, v in found.sizes.items()}))
         assert not [x for x in able if at <= x < fit.value]
+
+
+@pytest.mark.parametrize("way", ["ep=Y", "fsdp=X,ep=Y"])
+def test_experts_on_devices_of_their_own_hold_what_torchs_allocator_gives_them(way: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(test_experts.MIXTRAL))
+    mesh, sizes = {a: {"X": 2, "Y": 4}[a] for a in axes_of(way)}, {**test_experts.OTHERS, "E": 8, "k": 2}
+    found = followed(load_subject(str(tmp_path), phase="train"), way, mesh, sizes)
+    want = real_mixture(way, mesh, sizes)
+    agree(found, {**want, "peak": want["peak"] + found[-1].parts["inputs"] - want["inputs"]})
 
 
 def test_a_transformers_model_holds_what_torchs_allocator_gives_it(tmp_path: Path) -> None:

@@ -86,3 +86,35 @@ def _highest(seen: Any) -> int:
     events = sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns())
     sizes = [e.nbytes() for e in events if e.name() == "[memory]"]
     return max(list(itertools.accumulate(sizes))[sizes.index(-_MARK) :])
+
+
+def real_serving_step(make: Callable[[], Any], wrap: Callable[[Any, dict[str, Any]], Any], mesh: dict[str, int], batch: int,
+                      before: int, new: int) -> dict[str, int]:  # fmt: skip
+    """Parameters, cache and peak of one step of a transformers model, in bytes of the first device.
+
+    Args:
+        make: the model, whole.
+        wrap: divides it over torch's meshes by axis.
+        mesh: devices by axis.
+        batch: texts on this device.
+        before, new: tokens of each in the cache already, and of this step.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from transformers import DynamicCache
+
+    with fake_group(math.prod(mesh.values())), torch.no_grad():
+        torch_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+        gc.collect()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            model = make()
+            wrap(model, {a: torch_mesh[a] for a in mesh})
+            cache = DynamicCache(config=model.config)
+            if before:
+                model(input_ids=torch.zeros(batch, before, dtype=torch.long), past_key_values=cache, use_cache=True)
+            ids = torch.zeros(batch, new, dtype=torch.long)
+            gc.collect()
+            torch.empty(_MARK, dtype=torch.uint8)
+            out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        del out
+        kept = [x for layer in cache.layers for x in (layer.keys, layer.values)]
+        return {"parameters": _held([*model.parameters(), *model.buffers()]), "cache": _held(kept), "peak": _highest(seen)}

@@ -15,7 +15,7 @@ import test_experts
 import test_parallel as engine
 import test_ring
 import torch
-from mesh_memory_oracle import real_step
+from mesh_memory_oracle import real_serving_step, real_step
 from torch import nn
 
 import costir
@@ -294,3 +294,35 @@ def test_a_transformers_model_holds_what_torchs_allocator_gives_it(tmp_path: Pat
     want = real_llama("fsdp=X,tp=Y", mesh, sizes)
     twice = found[-1].parts["inputs"] - want["inputs"]
     agree(found, {**want, "peak": want["peak"] + twice})
+
+
+def real_serving(mesh: Sizes, s: Sizes, phase: str) -> Sizes:
+    """A step of serving of a Llama, whose matrices Y divides, and X the texts."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    def wrap(model: Any, axes: dict[str, Any]) -> None:
+        plan = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh["Y"]))[0]
+        apply_tensor_parallelism(model, axes["Y"], plan)
+
+    make = lambda: LlamaForCausalLM(LlamaConfig(**engine.LLAMA)).eval()
+    before, new = (0, s["T"]) if phase == "prefill" else (s["S"] - 1, 1)
+    return real_serving_step(make, wrap, mesh, s["B"] // mesh.get("X", 1), before, new)
+
+
+@pytest.mark.parametrize(("phase", "length", "way"), [("decode", "S", "dp=X,tp=Y"), ("prefill", "T", "tp=Y")])
+def test_a_step_of_serving_holds_what_torchs_allocator_gives_it(phase: str, length: str, way: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(engine.LLAMA))
+    found = costir.analyze(tmp_path, mesh=dict.fromkeys(axes_of(way), 2), parallel=way, phase=phase, keep=("B", length))
+    cache = 2 * engine.LLAMA["num_hidden_layers"] * engine.LLAMA["num_key_value_heads"] * (64 // 8) * 4
+    for there in ({"X": 2, "Y": 4}, {"X": 3, "Y": 2}):
+        mesh, sizes = {a: there[a] for a in axes_of(way)}, {"B": 12, length: 60}
+        family = distributed(load_subject(str(tmp_path), phase=phase), plan_of(mesh, way))
+        want = real_serving(mesh, sizes, phase)
+        with trace.no_collection():
+            steps = memory.moments(trace.run(family, {**family.sizes, **sizes}))
+        assert max(m.total for m in steps) == pytest.approx(want["peak"], abs=64)
+        assert steps[-1].parts["cache"] == want["cache"] == cache * 12 * 60 // math.prod(mesh.values())
+        if mesh == dict(found.graph.mesh.axes):
+            assert found.memory.at(**sizes).total == max(m.total for m in steps)

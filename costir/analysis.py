@@ -324,8 +324,14 @@ class Analysis:
                 raise SizeError(f"there is no size {n!r} in {self.name} to keep", nearest(n, self.sizes))
         gone = {size(n): Integer(v) for n, v in self.sizes.items() if n not in kept}
         others = tuple(o.keep(kept) for o in self.others)
-        origin = self.origin and replace(self.origin, fixed={**self.origin.fixed, **{str(s): int(v) for s, v in gone.items()}})
-        return Analysis(substituted(self.costed, gone), self.phase, others, origin)
+        return Analysis(substituted(self.costed, gone), self.phase, others, self._origin_without(gone))
+
+    def _origin_without(self, gone: Mapping[Any, Expr]) -> Origin | None:
+        """What was analysed, with these sizes as numbers."""
+        if self.origin is None or not gone:
+            return self.origin
+        fixed = {**self.origin.fixed, **{str(s): int(v) for s, v in gone.items()}}
+        return replace(self.origin, fixed=fixed, whole=self if self.origin.whole is None else self.origin.whole)
 
     def under(self, traffic: str) -> Analysis:
         """The same under another kind of memory traffic: kernels instead of operators.

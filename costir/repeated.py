@@ -27,10 +27,13 @@ def repeated(a: Analysis) -> Expr | None:
     """FLOPs of all devices together beyond those of the whole model; None where there is no mesh, or no formula for it.
 
     Args:
-        a: an analysis of one device of several, all of whose sizes are letters.
+        a: an analysis of one device of several; with numbers for some sizes, as well.
     """
     origin, mesh = a.origin, a.graph.mesh
-    if not mesh or origin is None or origin.evidence is None or origin.fixed or not isinstance(origin.subject, Family):
+    if origin is not None and origin.whole is not None:  # a mesh of one device is looked at, so that its axes must be letters
+        found = repeated(origin.whole)
+        return found if found is None else expand(found.xreplace({size(n): Integer(v) for n, v in origin.fixed.items()}))
+    if not mesh or origin is None or origin.evidence is None or not isinstance(origin.subject, Family):
         return None
     axes = set(mesh.names)
     family = origin.subject

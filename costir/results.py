@@ -165,6 +165,7 @@ class Origin:
         optimizer: makes the optimizer from the parameters, for the train phase.
         names: new names of a program's symbols.
         fixed: sizes that are numbers in the analysis.
+        whole: the analysis before they became numbers; None where there are none.
         evidence: the traces that the formulas come from; None where there are none.
         operators: the graph of operators, where the analysis has kernels instead.
     """
@@ -173,6 +174,7 @@ class Origin:
     optimizer: Any = None
     names: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
+    whole: Any = field(default=None, compare=False, repr=False)
     evidence: Any = field(default=None, compare=False, repr=False)
     operators: Any = field(default=None, compare=False, repr=False)
 

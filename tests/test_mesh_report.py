@@ -126,6 +126,8 @@ def test_flops_of_all_devices_are_those_of_the_whole_model_and_what_is_repeated(
     }
     assert expand(more - by_hand[way]) == 0
     assert repeated(whole) is None
+    kept = repeated(divided.keep(["B", "D"]).keep(["B"]))
+    assert kept == more.subs({n: divided.sizes[str(n)] for n in (d, f, x)})
 
 
 def test_a_shortcut_is_said_to_be_taken_where_one_device_has_a_batch_of_one() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from costir.errors import ChipError
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)

@@ -87,26 +87,50 @@ def slow(name, seconds, moved, path="", since=1 << 22):
     return Recorded(call, (), (), (), False, since, 0, moved), seconds
 
 
-def test_memory_that_was_not_used_for_long_takes_longer():
-    """By time where that weighs more than bytes: 1 us for each 1 MB and ms more, beside what far memory takes."""
+def memories():
+    """A machine on which 1 MB takes 2 us to read or write, 4 us to read from far; and 1 us more for each ms since its use."""
     c = made_up()
     pools = (1 << 20, 1 << 26)
-    flat = {"far_read": Curve(("pool",), (pools,), (2e-6, 4e-6)), "far_update": Curve(("pool",), (pools,), (2e-6, 2.0001e-6))}
+    flat = {f"far_{k}": Curve(("pool",), (pools,), (2e-6, x)) for k, x in (("read", 4e-6), ("write", 2e-6), ("update", 2e-6))}
     aged = Curve(("us",), ((1, 1000, 16000),), (2e-6, 3e-6, 18e-6))
-    curves = {**c.curves, **flat, "aged_read": aged, "aged_update": aged}
-    estimator = Estimator(Calibration(c.about, c.noise, c.numbers, curves))
+    curves = {**c.curves, **flat, "aged_read": aged, "aged_write": aged, "aged_update": aged}
+    return Estimator(Calibration(c.about, c.noise, c.numbers, curves))
+
+
+def cold_of(function, *operands, read=0.0, made=0.0, back=1, work=0.0):
+    """What the last call of a function takes longer."""
+    call, estimator = calls_of(function, *operands)[-1], memories()
+    r = Recorded(call, (), (back,) * len(call.inputs), (1,) * len(call.outputs), False, 0)
+    ages = [[read] * len(call.inputs), [made] * len(call.outputs)]
+    return estimator._cold(r, estimator._alone(r, None)[1], work, *ages)
+
+
+def test_memory_that_was_not_used_for_long_takes_longer():
+    """By bytes or by time, whichever weighs more."""
+    x = torch.rand(1 << 18)  # reads 1 MB, writes 1 MB
+    near = 2e-6 * 2 ** (1 / 6)  # to read it in a working set of both
+    assert cold_of(torch.relu, x) == pytest.approx(0, abs=1e-12)
+    assert cold_of(torch.relu, x, back=1 << 26) == pytest.approx(4e-6 - near)
+    assert cold_of(torch.relu, x, read=1e-3) == pytest.approx(3e-6 - near)
+    assert cold_of(torch.relu, x, back=1 << 26, read=1e-3) == pytest.approx(4e-6 - near)
+    assert cold_of(torch.relu, x, read=1.0) == pytest.approx(18e-6 - near)  # as far as it was measured
+    assert cold_of(torch.relu, x, made=16e-3) == pytest.approx(16e-6)
+
+
+def test_what_is_fetched_behind_the_work_takes_no_longer():
     x = torch.rand(1 << 18)
-    call = calls_of(lambda t: t.relu(), x)[0]  # reads 1 MB, writes 1 MB
-    near, far = (Recorded(call, (), (b,), (1,), False, 0) for b in (1, 1 << 26))
-    _, found = estimator._alone(near, None)
-    cold = lambda r, read, made: estimator._cold(r, found, [read], [made])
-    held = 2e-6 * 2 ** (1 / 6)  # what both arrays together are read at, when used all the time
-    assert cold(near, 0, 0) == 0
-    assert cold(far, 0, 0) == pytest.approx(4e-6 - held)
-    assert cold(near, 1e-3, 0) == pytest.approx(3e-6 - held)
-    assert cold(far, 1e-3, 0) == pytest.approx(4e-6 - held)
-    assert cold(far, 1.0, 0) == pytest.approx(18e-6 - held)  # as far as it was measured
-    assert cold(near, 0, 16e-3) == pytest.approx(16e-6, rel=1e-3)
+    both = 2e-6 * 2 ** (1 / 6) + 2e-6
+    assert cold_of(torch.tanh, x, read=16e-3, made=16e-3, work=50e-6) == 0
+    assert cold_of(torch.tanh, x, read=16e-3, made=16e-3, work=30e-6) == pytest.approx(36e-6 - 30e-6)
+    assert cold_of(torch.tanh, x, read=16e-3, made=16e-3, work=1e-6) == pytest.approx(36e-6 - both)
+    a = torch.rand(512, 512)
+    assert cold_of(torch.mm, a, a, read=16e-3, work=1.0) > 0  # a product copies its operands first
+
+
+def test_of_a_table_only_the_rows_that_are_picked_are_fetched():
+    table, few = torch.rand(1 << 14, 256), torch.arange(64)  # 16 MB, of which 64 kB are picked
+    cold = cold_of(torch.nn.functional.embedding, few, table, read=16e-3)
+    assert 0 < cold < 2.1 * 18e-6 / 16
 
 
 def test_time_between_calls_goes_round_the_step():

@@ -87,7 +87,7 @@ class Estimator:
         out = []
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
-            e = replace(e, cold=self._cold(r, found, *ages)) if found else e
+            e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
             out.append(self._apart(r, e, found[0].curve if found else "", pause))
         return out
 
@@ -105,7 +105,8 @@ class Estimator:
         python = min(empty, numbers.get("python", 0.0))
         kernel -= max(0, len(found) - 1) * python  # the parts of one operator are not called from Python
         around = python + (framework if call.phase != "forward" else 0.0)
-        cold, fresh, alike = self._cold(r, found, (), ()), self._fresh(call), any(x.alike for x in found)
+        cold = self._cold(r, found, kernel - empty, (), ()) if found else 0.0
+        fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
     def _apart(self, r: Recorded, alone: Estimate, curve: str, pause: _Pause) -> Estimate:
@@ -136,36 +137,57 @@ class Estimator:
             return numbers["node"]
         return numbers["grad"] if tracked else 0.0
 
-    def _cold(self, r: Recorded, found: list[Lookup], read_ages: Sequence[float], made_ages: Sequence[float]) -> float:
-        """Memory that was used longer ago than when the operator was timed alone: the further back, the slower."""
-        read, written = _used(r.call.inputs, r.far, read_ages), _used(r.call.outputs, r.out, made_ages)
-        if r.call.name.endswith("_") and r.call.inputs:  # in place: its result is its first operand
-            written = {k: read.pop(k) for k in (r.call.inputs[0].ref,) if k in read}
-        held = sum(m.nbytes for m in (*read.values(), *written.values()))
-        product = bool(found) and found[0].curve.startswith("mm")
-        extra = sum(self._far(m, held, "far_update", "aged_update") for m in written.values())
-        for m in read.values():
-            if product and m.role in ("weight", "state", "grad"):
-                rows, columns, length = found[0].sizes
-                extra += self._far(m, m.nbytes, "streamed", "aged_weights", min(rows, columns), length)
-            else:
-                extra += self._far(m, held, "far_read", "aged_read")
-        return extra
+    def _cold(
+        self, r: Recorded, found: list[Lookup], work: float, read_ages: Sequence[float], made_ages: Sequence[float]
+    ) -> float:
+        """Memory that was used longer ago than when the operator was timed alone: the further back, the slower.
 
-    def _far(self, m: _Memory, held: float, by_bytes: str, by_time: str, *sizes: float) -> float:
-        """Seconds that memory takes longer than in a working set of `held` bytes that is used all the time.
+        It is fetched while the operator works: only where fetching lasts longer than `work` it is more. Products copy their
+        operands before they work; their weights were timed with them.
+        """
+        call, inplace = r.call, r.call.name.endswith("_")
+        read, written = _used(call.inputs, r.far, read_ages), _used(call.outputs, r.out, made_ages)
+        if inplace and call.inputs:  # its result is its first operand
+            written = {k: read.pop(k) for k in (call.inputs[0].ref,) if k in read}
+        if found[0].curve == "embedding" and call.inputs:  # of a table, the rows that are picked
+            table = call.inputs[0].ref
+            read[table] = read[table]._replace(nbytes=min(read[table].nbytes, sum(m.nbytes for m in written.values())))
+        held = sum(m.nbytes for m in (*read.values(), *written.values()))
+        weights = [m for m in read.values() if m.role in ("weight", "state", "grad") and found[0].curve.startswith("mm")]
+        work = 0.0 if "mm" in found[0].curve else work
+        others = [(m, "read") for m in read.values() if m not in weights]
+        others += [(m, "update" if inplace else "write") for m in written.values()]
+        levels = [self._levels(m, held, f"far_{use}", f"aged_{use}") for m, use in others]
+        near, far = (sum(m.nbytes * x[i] for (m, _), x in zip(others, levels, strict=True)) for i in (0, 1))
+        return max(0.0, far - max(near, work)) + sum(self._weights(m, *found[0].sizes) for m in weights)
+
+    def _weights(self, m: _Memory, rows: float, columns: float, length: float) -> float:
+        """Seconds that weights of a product take longer than when it was timed alone, its work hiding some of their way."""
+        few, sizes = (1.0, length), (min(rows, columns), length)
+        if "streamed" not in self.c.curves:
+            return 0.0
+        near, far = self._levels(m, m.nbytes, "streamed", "", *sizes)
+        whole = [self._levels(m._replace(back=math.inf), 0.0, "streamed", "", *s) for s in (sizes, few)]
+        shown, all_of_it = (max(0.0, b - a) for a, b in whole)
+        fresh, old = self._levels(m, 0.0, "streamed", "aged_weights", *few)
+        aged = (old - fresh) * min(1.0, shown / all_of_it) if all_of_it else 0.0
+        least = whole[0][0]
+        return m.nbytes * max(0.0, max(far, least + aged) - near)
+
+    def _levels(self, m: _Memory, held: float, by_bytes: str, by_time: str, *sizes: float) -> tuple[float, float]:
+        """Seconds per byte: in a working set of `held` bytes that is used all the time, and as far back as the memory is now.
 
         By the bytes since, or by the time since, whichever weighs more. `sizes` are those of `by_bytes` before its last.
         """
         curve, aged = self.c.curves.get(by_bytes), self.c.curves.get(by_time)
-        if curve is None or not m.nbytes:
-            return 0.0
+        if curve is None:
+            return 0.0, 0.0
         first, last = curve.grid[-1][0], curve.grid[-1][-1]
         sizes = tuple(min(x, g[-1]) for x, g in zip(sizes, curve.grid, strict=False))
         far, near, least = (curve.at(*sizes, min(max(size, first), last)) for size in (m.back, held, first))
         if aged is not None:
             far = max(far, least + aged.at(min(m.age * 1e6, aged.grid[0][-1])) - aged.seconds[0])
-        return m.nbytes * max(0.0, far - near) / first
+        return near / first, max(far, near) / first
 
     def _fresh(self, call: Call) -> float:
         made = [t for t in call.outputs if float(t.nbytes) >= FRESH]

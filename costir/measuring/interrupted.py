@@ -87,11 +87,14 @@ def _mixed(calls: Mapping[str, Run], hot: Mapping[str, float]) -> dict[str, floa
 def aged() -> dict[str, Curve]:
     """What 1 MB takes that was used so many microseconds ago, when nothing else of this process touched memory since.
 
-    By use: to read it, to write it in place, and as the weights of a product.
+    By use: to read it, to write it, to change it in place, and as the weights of a product.
     """
     memory, rows = torch.ones(1 << 18), torch.ones(4, 512)
     weights = memory.view(512, 512)
-    uses = {"read": memory.sum, "update": partial(memory.mul_, 1.0), "weights": partial(F.linear, rows, weights)}
+    uses = {
+        "read": memory.sum, "write": partial(memory.fill_, 1.0), "update": partial(memory.mul_, 1.0),
+        "weights": partial(F.linear, rows, weights),
+    }  # fmt: skip
     found: dict[str, dict[tuple[int, ...], float]] = {name: {} for name in uses}
     for passed in MICROSECONDS:
         for name, use in uses.items():

@@ -317,6 +317,7 @@ def kernels() -> list[Kernel]:
         Kernel("max_pool_backward", sides, _max_pool_backward),
         Kernel("streamed", {"m": (1, 16, 256), "k": (128, 512, 2048), "pool": POOLS}, _streamed),
         Kernel("far_read", {"pool": POOLS}, _far(torch.sum)),
+        Kernel("far_write", {"pool": POOLS}, _far(lambda x: x.fill_(1.0))),
         Kernel("far_update", {"pool": POOLS}, _far(lambda x: x.mul_(1.0))),
     ]
     return out

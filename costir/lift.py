@@ -161,7 +161,7 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
     sizes = {n: v for n, v in family.sizes.items() if n not in family.axes}
     own, axes = [n for n in names if n in sizes], [n for n in names if n not in sizes]
     fixed = {n: _depths(run, sizes[n], level) for n in run.depth.names if n in own}
-    scaled = [n for n in family.scaled if n not in run.depth.names]
+    scaled = {n: axes for n, axes in family.scaled.items() if n not in run.depth.names}
     asked = {**run.multiples, **family.multiples}
     triples = generic(sizes, own, fixed, level, asked, run.loops, family.related)
     if not family.axes:

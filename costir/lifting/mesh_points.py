@@ -29,13 +29,15 @@ def axis_counts(axes: Sequence[str]) -> Iterator[dict[str, tuple[int, ...]]]:
             yield dict(zip(axes, chosen, strict=True))
 
 
-def on_mesh(points: Sequence[Point], counts: Mapping[str, Sequence[int]], scaled: Collection[str]) -> tuple[Point, ...]:
-    """The points with a mesh each, and with multiples of all its axes for the sizes that are divided."""
+def on_mesh(
+    points: Sequence[Point], counts: Mapping[str, Sequence[int]], scaled: Mapping[str, Collection[str]]
+) -> tuple[Point, ...]:
+    """The points with a mesh each, and with multiples of the axes for the sizes that may be divided along them."""
     found = []
     for place, p in enumerate(points):
         mesh = {a: c[place % len(c)] for a, c in counts.items()}
-        unit = math.prod(mesh.values())
-        found.append({**{n: v * unit if n in scaled else v for n, v in p.items()}, **mesh})
+        units = {n: math.prod(mesh.get(a, 1) for a in axes) for n, axes in scaled.items()}
+        found.append({**{n: v * units.get(n, 1) for n, v in p.items()}, **mesh})
     return tuple(found)
 
 

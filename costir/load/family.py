@@ -60,7 +60,7 @@ class Family:
         plans: the model's own plans: for "tp" and "sp", module path -> style.
         axes: sizes that are numbers of devices along the axes of a mesh.
         splits: the sizes that are divided among devices, with the axes along which.
-        scaled: sizes that are probed at multiples of all axes, so that devices divide them evenly.
+        scaled: sizes that are probed at multiples of axes, so that devices divide them evenly, and these axes.
         world: `world(sizes)` is the mesh that a member runs on, open for the length of a `with`; None for one device.
         cache: how the step uses a cache, in the phases "prefill" and "decode"; else None.
         recompute: what is computed again in the backward pass instead of being kept: "none", "blocks", "all", or a pattern of
@@ -86,7 +86,7 @@ class Family:
     plans: Mapping[str, Any] = field(default_factory=dict)
     axes: tuple[str, ...] = ()
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    scaled: tuple[str, ...] = ()
+    scaled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     world: Callable[[Mapping[str, int]], AbstractContextManager[Any]] | None = None
     cache: CacheUse | None = None
     recompute: str = "none"

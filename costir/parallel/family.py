@@ -142,8 +142,6 @@ def distributed(family: Family, plan: Plan, styles: Styles = None, front: Collec
     if clash is not None:
         raise SizeError(f"{clash} is a size of {family.name} and an axis of the mesh", "give the axis another name")
     maker = _Maker(family, plan, _batch(family, plan), styles if styles is not None else own_plan(family, plan), front)
-    whole = _CHOICES if plan.axes_of("sp", "cp") or plan.file else {*_CHOICES, *_LENGTHS}
-    scaled = tuple(n for n in family.sizes if n not in family.depth and n not in family.limits and n not in whole)
     return dataclasses.replace(
         family,
         build=maker.build,
@@ -151,7 +149,7 @@ def distributed(family: Family, plan: Plan, styles: Styles = None, front: Collec
         notes=(*family.notes, *notes(whole_plan)),
         axes=tuple(plan.mesh),
         splits={maker.batch: plan.batch_axes} if plan.batch_axes else {},
-        scaled=scaled,
+        scaled=_scaled(family, plan),
         multiples={**family.multiples, **_halves(family, plan)},
         world=maker.open,
     )
@@ -189,6 +187,17 @@ def notes(plan: Plan, micro_batches: int = 1) -> Iterator[str]:
         yield "cp: of other devices' parts the masked half is left out, as by torch: less than an equal share of all scores"
     if plan.axes_of("dp", "cp") and not plan.axes_of("fsdp", "hsdp"):
         yield "dp: gradients are reduced one parameter at a time; torch joins them to buckets of 25 MB, of as many bytes"
+
+
+def _scaled(family: Family, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The axes along which a size may be divided: any, but with cp, where many go together, rows are as few as can be."""
+    whole = _CHOICES if plan.axes_of("sp", "cp") or plan.file else {*_CHOICES, *_LENGTHS}
+    found = {n: tuple(plan.mesh) for n in family.sizes if n not in {*family.depth, *family.limits, *whole}}
+    if plan.axes_of("cp"):
+        length, batch = _length(family), _batch(family, plan)
+        own = {length: (*plan.axes_of("cp"), *plan.axes_of("sp")), batch: (*plan.batch_axes, *plan.axes_of("tp", "ep"))}
+        found |= {n: axes for n, axes in own.items() if n in found}
+    return found
 
 
 def _halves(family: Family, plan: Plan) -> dict[str, int]:

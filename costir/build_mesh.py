@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from costir import solve
-from costir.collectives import ALGORITHMS, NAMES
+from costir.collectives import ALGORITHMS, NAMES, public
 from costir.communication import Communication
 from costir.errors import CostirError
 from costir.ir import Constraint, Costed, Graph, Threshold
@@ -125,10 +125,11 @@ def _algorithms(roof: Roofline, unknown: str) -> Iterable[ByAlgorithm]:
     for name in NAMES:
         wiring = replace(fabric.wiring, algorithm=name)
         try:
-            used = replace(fabric, wiring=wiring).algorithms(transfers[0])[0]
+            there = replace(fabric, wiring=wiring)
+            used = next(u for t in transfers for u in there.algorithms(t) if public(u) == name)
             seconds = roofline(roof.costed, roof.chip, wiring).at().network
             threshold = solve.whole(roof.costed, roof.chip, unknown, "network", wiring)
-        except CostirError:  # it does not run on these links, or does not do one of these collectives
+        except (CostirError, StopIteration):  # it does not run on these links, or does not do one of these collectives
             continue
         yield ByAlgorithm(roof.chip.label, name, ALGORITHMS[used].words, float(seconds), threshold, taken == {used})
 

@@ -171,7 +171,8 @@ def _rows(net: Network, transfer: Transfer, payload: Fraction) -> list[ByWay]:
         one = replace(net, wiring=replace(net.wiring, algorithm=name))
         try:
             used, taken = one.algorithms(transfer)[0], name == public(fits)
-            rows.append(_row(net if taken else one, transfer, payload, used, taken))
+            if public(used) == name:  # not where it is that of other axes
+                rows.append(_row(net if taken else one, transfer, payload, used, taken))
         except CostirError:  # not on these links, or not this collective
             continue
     return rows or [_row(net, transfer, payload, fits, True)]

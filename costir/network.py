@@ -91,6 +91,12 @@ def shape_of(link: Link) -> str:
     return "switch" if link.name in FAR else ""
 
 
+def _network(link: Link) -> str:
+    """What algorithms call the shape of a link's network: the axes of a torus are rings."""
+    shape = shape_of(link)
+    return "ring" if shape == "torus" else shape
+
+
 def torus_axes(link: Link) -> int:
     """How many axes a torus has."""
     return int(match[1]) if (match := re.match(r"(\d)D", link.topology)) else len(link.pod) or 3
@@ -248,9 +254,11 @@ class Network:
     def _algorithm(self, link: Link) -> str:
         """The algorithm that was asked for, or the one of the link's shape; "" for a torus, where the lengths decide."""
         asked, shape = self.wiring.algorithm, shape_of(link)
-        network = "ring" if shape == "torus" else shape
+        network = _network(link)
         if asked and asked not in NAMES:
             raise CostirError(f"no algorithm {asked[:40]!r}", f"choose one of {', '.join(NAMES)}")
+        if asked and asked not in running(network) and link.name in FAR and self._asked_of_near(asked):
+            asked = ""  # it is meant for the other axes
         if asked and asked not in running(network):
             kind = f"a {shape}" if shape else "of which only the rate of all links together is known"
             raise CostirError(
@@ -258,6 +266,12 @@ class Network:
             )
         usual = {"torus": "", "mesh": "peers", "ring": "ring_two_way"}.get(shape, "direct")
         return variant(asked or usual, network)
+
+    def _asked_of_near(self, algorithm: str) -> bool:
+        """Whether some axes lie on a link between neighbours that does collectives in this way."""
+        pinned = dict(self.wiring.links)
+        near = [a for a in self.mesh.names if pinned.get(a, "") not in FAR]
+        return bool(near) and algorithm in running(_network(self._near(pinned.get(near[0], ""))))
 
     def _torus(self, link: Link, kind: str, lengths: list[Expr]) -> Form:
         """Rings where all axes close, else lines."""

@@ -224,6 +224,15 @@ def test_a_plan_that_makes_devices_do_the_whole_work_is_said(tmp_path: Path, cap
     assert "the whole model's work" not in capsys.readouterr().out
 
 
+def test_the_table_of_algorithms_says_what_each_is(capsys: Any) -> None:
+    """Two ways round a ring is one along Y, though what goes over X goes through a switch."""
+    where = ["--mesh", "X=4,Y=4", "--parallel", "fsdp=X,tp=Y", "--chip", "tpu_v5p", "--link", "X=dcn"]
+    assert main(["solve", MLP, *where, "--for", "B"]) == 0
+    said = capsys.readouterr().out
+    assert "ring_two_way: a ring, both ways round" in said
+    assert "line: a line, both ways" in said
+
+
 def test_a_batch_that_devices_divide_is_proposed(capsys: Any) -> None:
     assert main(["analyze", MLP, "--mesh", "X=3,Y=5", "--parallel", "hsdp=X/Y"]) == 2
     assert "choose a multiple of 15: --size B=75" in capsys.readouterr().err

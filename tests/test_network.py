@@ -194,6 +194,20 @@ def test_an_axis_between_nodes_leaves_the_node_to_the_others():
         assert over.seconds == pytest.approx(2 * 1e9 * (1 - 1 / mesh["Y"]) / 50e9)
 
 
+def test_an_algorithm_of_a_torus_leaves_the_network_between_pods_as_it_is():
+    """Two ways round a ring is meant for the axis on the torus; the other goes through a switch, as without it."""
+    mesh, wires = {"X": 4, "Y": 4}, {"links": {"X": "dcn"}}
+    for name, times in (("ring_two_way", 1), ("line", 2)):
+        near = costir.collective("all_gather", 1e9, "tpu_v5p", mesh, axes=("Y",), algorithm=name, **wires)
+        assert near.seconds == pytest.approx(times * 1e9 * 3 / 4 / 200e9)
+        far = costir.collective("all_gather", 1e9, "tpu_v5p", mesh, axes=("X",), algorithm=name, **wires)
+        assert far.seconds == pytest.approx(1e9 * 3 / 4 / 6.25e9)
+    names = [r.name for r in costir.collective("all_gather", 1e9, "tpu_v5p", mesh, axes=("X",), **wires).rows]
+    assert names == ["ring", "book", "tree", "direct", "in_switch"]
+    with pytest.raises(CostirError, match="ring_two_way does not run on tpu_v5p's dcn, a switch"):
+        costir.collective("all_gather", 1e9, "tpu_v5p", {"X": 4}, algorithm="ring_two_way", **wires)
+
+
 def out_of(chip, link, devices):
     """Bytes/s that leave one device of a group at the most, from the chip's file."""
     shape = shape_of(link)

@@ -258,6 +258,37 @@ def test_what_is_refused(mesh: dict[str, int], way: str, more: dict[str, Any], s
     assert problem.value.hint
 
 
+class Grouped(torch.nn.Module):
+    """Attention with fewer heads of keys and values, and a gated layer: all widths by their own letters."""
+
+    def __init__(self, D: int, N: int, K: int, H: int, F: int) -> None:
+        super().__init__()
+        self.H, layer = H, lambda rows, columns: torch.nn.Linear(rows, columns, bias=False)
+        self.q, self.k, self.v, self.o = layer(D, N * H), layer(D, K * H), layer(D, K * H), layer(N * H, D)
+        self.gate, self.up, self.down = layer(D, F), layer(D, F), layer(F, D)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (f(x).unflatten(-1, (-1, self.H)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        return x + self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def grouped(B: int = 8, T: int = 64, D: int = 2048, N: int = 16, K: int = 8, H: int = 128, F: int = 5632) -> Any:
+    return Grouped(D, N, K, H, F), (torch.zeros(B, T, D),), {}
+
+
+def test_sizes_that_are_multiples_of_many_others_stay_small_enough_for_a_mesh() -> None:
+    """H of N of K, D and F of H: with what the mesh divides they make weights of more bytes than there are numbers for."""
+    plan = dict.fromkeys(("q", "k", "v", "gate", "up"), "colwise") | dict.fromkeys(("o", "down"), "rowwise")
+    found = costir.analyze(grouped, mesh={"X": 2, "Y": 2}, parallel="fsdp=X,tp=Y", plan=plan)
+    one = costir.analyze(grouped)
+    for more in ({}, {"X": 4, "Y": 8, "B": 16}, {"X": 7, "Y": 4, "B": 21, "D": 7 * 64, "K": 4, "N": 28, "H": 14, "F": 7 * 44}):
+        whole = {n: v for n, v in more.items() if n in one.sizes}
+        here = {**found.sizes, **more}
+        assert here["X"] * here["Y"] * found.at(**more).matmul_flops == one.at(**whole).matmul_flops
+
+
 def test_one_device_is_no_mesh() -> None:
     alone = costir.analyze(EXAMPLES / "mlp.py", phase="train")
     one = costir.analyze(EXAMPLES / "mlp.py", phase="train", mesh={"X": 1}, parallel="fsdp=X")

@@ -57,6 +57,23 @@ def test_each_is_what_it_is_alone(mlp):
         assert sum(s.times.values()) == pytest.approx(s.seconds)
 
 
+def test_three_axes_of_a_transformer_are_what_each_split_is_alone(monkeypatch):
+    """Copies, shards and tensor parallelism of a GPT: seconds, network and memory of splits that are each analysed alone."""
+    monkeypatch.setattr("costir.planning.combinations", lambda names: (tuple(names),))
+    gpt, sizes = str(Path(MLP).with_name("gpt.py")), {"T": 64, "D": 256, "N": 8, "L": 4, "V": 512}
+    more = {"phase": "backward", "sizes": sizes}
+    found = costir.plan(gpt, CHIP, devices=DEVICES, batch=128 * 64, strategies="hsdp,tp", **more)
+    assert {tuple(sorted(s.axes.values())) for s in found.splits} == {(2, 2, 4)}
+    assert len(found.splits) == 3
+    for s in found.splits[::2]:
+        a = costir.analyze(gpt, mesh=s.axes, parallel="hsdp=dp/fsdp,tp=tp", phase="backward", sizes={**sizes, "B": 128})
+        there = a.on(CHIP)
+        assert s.seconds == pytest.approx(float(there.at().lower), rel=1e-12), s
+        assert s.memory.total == a.memory.at().total, s
+        sent = sum(t for label, t in s.times.items() if label.startswith("network"))
+        assert sum(float(n.network) for n in there.roofline.per_node()) == pytest.approx(sent, rel=1e-9), s
+
+
 def test_the_smallest_mesh(mlp):
     """The fewest devices whose memory is enough, of all lengths of all combinations, by their formulas one after the other."""
     able = set()

@@ -15,12 +15,14 @@ from costir import calibration, cli
 from costir.calibration import Curve
 from costir.errors import ChipError, CostirError
 from costir.hardware import load_chip
+from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
 from costir.measuring.estimate import bandwidth
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.knee import crossing
-from costir.measuring.profile import Event, _matched
+from costir.measuring.profile import Event, _matched, in_place
+from costir.measuring.subject import subject
 from costir.measuring.timing import timed
 from costir.measuring.why import why
 from costir.ops import registry  # noqa: F401
@@ -132,6 +134,27 @@ def test_calls_are_matched_with_the_events_that_are_theirs():
     assert _matched(many, [("aten::no",)] * 10 + [("aten::mm",)])[-1] == 1
     inside = [Event("aten::layer", 0, 500), *many[1:]]
     assert _matched(inside, [("aten::layer",), ("aten::mm",)]) == [500, 1]
+
+
+def test_a_sum_that_really_runs_in_place_is_found():
+    """A linear layer of what is not contiguous adds its bias; were it missed, later calls would get each other's events."""
+    layer, x = nn.Linear(8, 4), torch.rand(2, 8, 3)
+    family = family_of(lambda B=2: (Turned(layer), (x,), {}), {})
+    model = subject(family, {"B": 2}, "backward")
+    calls = model.record()
+    found = in_place(model.step, calls, 1)
+    adds = [s for r, s in zip(calls, found, strict=True) if r.call.phase == "forward" and r.call.name == "add"]
+    assert adds
+    assert all(adds)
+
+
+class Turned(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x.transpose(1, 2))
 
 
 class Small(nn.Module):

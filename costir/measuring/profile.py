@@ -44,12 +44,12 @@ def in_place(step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUN
 def _names(r: Recorded) -> tuple[str, ...]:
     """The events of a call; none for a view, which has none that is surely its own (a recorded view may run as an alias).
 
-    Gradients that meet are added by the engine, in place where nobody looks on.
+    Gradients that meet, and biases of some linear layers, are added in place where nobody looks on.
     """
     if r.call.name in VIEWS:
         return ()
     name = f"{r.call.op.split('.')[0]}::{r.call.name}"
-    return (name, f"{name}_") if r.call.phase == "backward" and r.call.name == "add" else (name,)
+    return (name, f"{name}_") if r.call.name == "add" else (name,)
 
 
 def events(step: Callable[[], Any]) -> list[Event]:

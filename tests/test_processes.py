@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gloo_gradients
 import gloo_processes
 import pytest
 import sequence_model
@@ -50,3 +51,12 @@ def test_processes_send_over_gloo_what_is_said(tmp_path: Path, processes: int) -
         if strategies & {"dp", "cp"} and not strategies & {"fsdp", "hsdp"}:  # by DistributedDataParallel, in buckets
             want, have = ({k: v[1] for k, v in log.items()} for log in (want, have))
         assert have == want, way
+
+
+def test_a_divided_model_has_the_gradients_of_the_whole(tmp_path: Path) -> None:
+    """Matrices, sequences and weights in four processes: what is sent is what this model needs."""
+    command = [sys.executable, gloo_gradients.__file__, str(tmp_path / "store"), str(tmp_path / "found")]
+    subprocess.run(command, check=True, timeout=600, capture_output=True)
+    worst = json.loads((tmp_path / "found").read_text())
+    assert worst.keys() == {*gloo_gradients.WAYS}
+    assert all(d < 1e-5 for d in worst.values()), worst

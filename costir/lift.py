@@ -169,9 +169,12 @@ def _tuples(run: Run, names: Sequence[str], level: int) -> Iterator[tuple[Point,
         return
     # Multiples of multiples that all devices divide may make weights of more bytes than there are numbers for.
     triples = itertools.chain(triples, generic(sizes, own, fixed, level, asked, True, family.related))
+    # A config names each of its widths; and where something goes round, many devices are many turns.
+    multiples = not family.related and not family.turns
     chosen: dict[str, tuple[int, ...]] = {}
     for points in triples:
-        meshes = ((counts, on_mesh(points, counts, scaled)) for counts in ([chosen] if chosen else axis_counts(axes)))
+        tried = [chosen] if chosen else axis_counts(axes, multiples)
+        meshes = ((counts, on_mesh(points, counts, scaled)) for counts in tried)
         telling = ((counts, found) for counts, found in meshes if independent(found[0], found[1], names))
         for counts, found in itertools.islice(telling, _MESHES):
             largest_first = sorted(found, key=lambda p: -math.prod(p.values()))

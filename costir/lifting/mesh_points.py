@@ -12,16 +12,13 @@ _MOST = 64  # devices of the base's own trace; a larger mesh is stood in for by 
 # Devices along an axis at the three probes. Small, so that they divide what is no size of the model (a table of 96 positions);
 # of two axes the ratios from the first probe to the second must be independent.
 _COUNTS = ((2, 3, 4), (2, 4, 8), (4, 2, 8), (3, 5, 2), (2, 6, 3), (5, 7, 2))
-
-
-# First of all numbers that no model multiplies its widths by: where Y = 4 devices divide the width 4*F, what is F/Y and what is
-# 4*F/Y long is told apart, but what is F and what is 4*F/Y long is not.
+# Before all others numbers that no model multiplies its widths by: of a width 4*F, each of 4 devices has as much as F is long.
 _TELLING = ((5, 7, 9), (7, 10, 5), (9, 7, 10))
 
 
-def axis_counts(axes: Sequence[str]) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Devices along each axis at the probes: those that tell most, then fewest first."""
-    if len(axes) <= len(_TELLING):
+def axis_counts(axes: Sequence[str], telling: bool) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Devices along each axis at the probes: those that tell most where asked for, then fewest first."""
+    if telling and len(axes) <= len(_TELLING):
         yield dict(zip(axes, _TELLING, strict=False))
     choices = itertools.product(_COUNTS, repeat=len(axes))
     for chosen in sorted(choices, key=lambda c: (math.prod(map(max, c)), c)):

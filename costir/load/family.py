@@ -59,6 +59,7 @@ class Family:
         limits: the largest legal value of a size (T of a table of learned positions); the formulas hold up to there.
         plans: the model's own plans: for "tp" and "sp", module path -> style.
         axes: sizes that are numbers of devices along the axes of a mesh.
+        turns: the axes along which something goes round, in as many turns as they have devices.
         splits: the sizes that are divided among devices, with the axes along which.
         scaled: sizes that are probed at multiples of axes, so that devices divide them evenly, and these axes.
         world: `world(sizes)` is the mesh that a member runs on, open for the length of a `with`; None for one device.
@@ -85,6 +86,7 @@ class Family:
     limits: Mapping[str, int] = field(default_factory=dict)
     plans: Mapping[str, Any] = field(default_factory=dict)
     axes: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scaled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     world: Callable[[Mapping[str, int]], AbstractContextManager[Any]] | None = None

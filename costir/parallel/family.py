@@ -148,6 +148,7 @@ def distributed(family: Family, plan: Plan, styles: Styles = None, front: Collec
         sizes={**family.sizes, **plan.mesh},
         notes=(*family.notes, *notes(whole_plan)),
         axes=tuple(plan.mesh),
+        turns=plan.axes_of("cp"),
         splits={maker.batch: plan.batch_axes} if plan.batch_axes else {},
         scaled=_scaled(family, plan),
         multiples={**family.multiples, **_halves(family, plan)},

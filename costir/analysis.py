@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from costir.hardware import Chip
     from costir.memory import Memory
     from costir.serving import Serving
+    from costir.stage_memory import StageMemory
 
 QUANTITIES = (
     "matmul_flops",
@@ -52,12 +53,14 @@ class Analysis:
         phase: forward, backward, train, prefill or decode.
         others: the same model in its other regimes, where it branches on sizes and those were analysed too.
         origin: what was analysed, for `graph_module`; None for a notation string.
+        whole: what the stages of a pipeline were cut from, for `stage_memory`; else None.
     """
 
     costed: Costed
     phase: str = "forward"
     others: tuple[Analysis, ...] = ()
     origin: Origin | None = field(default=None, compare=False, repr=False)
+    whole: Analysis | None = field(default=None, compare=False, repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -87,7 +90,7 @@ class Analysis:
     @functools.cached_property
     def alternatives(self) -> tuple[Analysis, ...]:
         """Other ways to compute the same on a mesh, for notation: `graph.plan` says which each is."""
-        return tuple(analysis_of(g, self.conventions, self.phase) for g in self.graph.alternatives)
+        return tuple(replace(analysis_of(g, self.conventions, self.phase), whole=self.whole) for g in self.graph.alternatives)
 
     @property
     def pipeline(self) -> Bubble | None:
@@ -243,6 +246,17 @@ class Analysis:
         from costir.memory import memory
 
         return memory(self)
+
+    @functools.cached_property
+    def stage_memory(self) -> StageMemory:
+        """What a stage of a pipeline holds at the least, with a part of it for each micro-batch in flight.
+
+        Raises:
+            CostirError: it is no stage of a training step, or what its blocks keep is not known.
+        """
+        from costir.stage_memory import stage_memory
+
+        return stage_memory(self)
 
     def evaluate(self, *quantities: str, **sizes: Any) -> Mapping[str, Any]:
         """Quantities at many points as numpy arrays: evaluate("flops", "bytes", B=np.arange(1, 10**6)); see `costir.evaluate`.

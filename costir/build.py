@@ -91,7 +91,7 @@ def build(
         repeated=_repeated(analysis, values),
         algorithms=build_mesh.algorithms(roofs, unknown if critical else ""),
         memory=memory_of(analysis, chips, unknown, curve, wiring) if memory else None,
-        pipeline=build_mesh.waits(analysis.costed.graph, roofs),
+        pipeline=build_mesh.waits((analysis, *analysis.alternatives), roofs, values.quantity),
     )
 
 

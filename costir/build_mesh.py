@@ -12,7 +12,7 @@ from costir.collectives import ALGORITHMS, NAMES, public
 from costir.communication import Communication
 from costir.errors import CostirError
 from costir.ir import Constraint, Costed, Graph, Threshold
-from costir.report import ByAlgorithm, Quantity, Sent, Times, Waiting, Way, plain
+from costir.report import ByAlgorithm, Quantity, Sent, StageHeld, Times, Waiting, Way, plain
 from costir.roofline import Roofline, Timing, roofline
 from costir.stages import bubble, once_a_step
 from costir.symbolic import Expr, evaluate, size
@@ -20,6 +20,7 @@ from costir.symbolic import Expr, evaluate, size
 if TYPE_CHECKING:
     from costir.hardware import Chip
     from costir.network import Wiring
+    from costir.stage_memory import StageMemory
 
 
 class Computed(Protocol):
@@ -28,6 +29,10 @@ class Computed(Protocol):
     @property
     def costed(self) -> Costed:
         """The graph with its costs."""
+
+    @property
+    def stage_memory(self) -> StageMemory:
+        """What a stage of a pipeline holds."""
 
     @property
     def graph(self) -> Graph:
@@ -91,13 +96,26 @@ def _collective_seconds(roof: Roofline) -> Mapping[tuple[str, str, tuple[str, ..
     return out
 
 
-def waits(graph: Graph, roofs: Sequence[Roofline]) -> Waiting | None:
+def waits(stages: Sequence[Computed], roofs: Sequence[Roofline], quantity: Callable[[Expr], Quantity]) -> Waiting | None:
     """How long the stages of a pipeline wait, and what a step takes at least on each chip; None for what is no stage."""
-    found = bubble(graph)
+    found = bubble(stages[0].costed.graph)
     if found is None:
         return None
     steps = tuple(step_seconds(roof) for roof in roofs)
-    return Waiting(found.stages, found.micro_batches, float(found.idle), float(found.factor), steps)
+    try:
+        held = tuple(_held(a, quantity) for a in stages)
+    except CostirError:  # no training step, or no formula
+        held = ()
+    return Waiting(found.stages, found.micro_batches, float(found.idle), float(found.factor), steps, held)
+
+
+def _held(stage: Computed, quantity: Callable[[Expr], Quantity]) -> StageHeld:
+    m = stage.stage_memory
+    always = quantity(m.parameters), quantity(m.optimizer_state)
+    passing = quantity(m.gradients), quantity(m.gathered), quantity(m.block * m.blocks)
+    return StageHeld(
+        stage.costed.graph.plan, *always, *passing, m.in_flight, (quantity(m.least("1f1b")), quantity(m.least("gpipe")))
+    )
 
 
 def step_seconds(roof: Roofline) -> float:

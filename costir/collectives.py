@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from costir.errors import CostirError
-from costir.symbolic import ONE, ZERO, Expr, apply, number, parity, product, total
+from costir.symbolic import ONE, ZERO, Expr, apply, number, parity, product, total, where_at_most
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "permute")
 Lengths = Sequence[Expr]
@@ -89,8 +89,8 @@ def _steps(lengths: Lengths) -> Expr:
 
 
 def _any(lengths: Lengths) -> Expr:
-    """1, and 0 for one device, which sends nothing."""
-    return apply("min", [ONE, product(lengths) - 1])
+    """1, and 0 for one device, which sends nothing. A plain 1 from two devices on, where min(1, N - 1) is N - 1 as well."""
+    return where_at_most(number(2), product(lengths), ONE, ZERO)
 
 
 def _away(lengths: Lengths) -> Expr:

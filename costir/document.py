@@ -394,9 +394,10 @@ def threshold_facts(t: ir.Threshold, label: str, everything: bool = True) -> lis
         third = f"{at}, {t.below} takes longer below and {t.above} above, but {t.beside} longer than both there"
         facts = [Fact(label, third if t.beside else f"{at}, {t.below} binds below and {t.above} above")]
         facts += [Fact("", text) for text in per_device(t)]
-    short = t.value is not None and t.value.free_symbols and (everything or len(show(t.value)) <= LONGEST)
-    facts += [Fact("", "formula", gather(t.value) if t.value.is_Add else t.value)] if short and t.value is not None else []
     when = ir.condition_text(t.when)
+    if t.value is not None and t.value.free_symbols and (everything or len(show(t.value)) <= LONGEST) and when != "False":
+        name = "formula" if t.at_base is not None else f"{t.unknown} at other sizes"
+        facts.append(Fact("", name, gather(t.value) if t.value.is_Add else t.value))
     if when not in ("True", "False") and (everything or len(when) <= LONGEST):
         facts.append(Fact("", f"exists where {when}"))
     if t.limit is not None:

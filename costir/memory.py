@@ -228,8 +228,8 @@ def memory(analysis: Analysis) -> Memory:
     """
     origin = analysis.origin
     if analysis.graph.pipeline:
-        raise CostirError("the memory of a pipeline's stage is not followed: its schedule says how many micro-batches it holds",
-                          "leave out pp")  # fmt: skip
+        raise CostirError("the memory of a pipeline's stage is not followed over its run, which its schedule decides",
+                          "see what it holds at the least, stage_memory, or leave out pp")  # fmt: skip
     if origin is None or origin.evidence is None:
         raise CostirError(f"the memory of {analysis.name} is not followed, as nothing of it is run",
                           "give a Python file, a config or a module")  # fmt: skip

@@ -13,7 +13,7 @@ from costir.symbolic import gather
 
 def tables(r: Report, by_algorithm: bool = False) -> list[Table]:
     """Those that have something to say."""
-    found = (ways(r), algorithms(r)) if by_algorithm else (ways(r), communication(r))
+    found = (ways(r), algorithms(r)) if by_algorithm else (ways(r), held(r), communication(r))
     return [t for t in found if t.lines]
 
 
@@ -32,6 +32,22 @@ def ways(r: Report) -> Table:
             parts = [x for x in (t.compute, t.vector, t.memory, t.network) if x is not None]
             cells += [seconds(max(parts)) if parts else "?", seconds(t.lower), seconds(t.upper)]
         lines.append(Entry("operator", tuple(cells)))
+    return Table(tuple(columns), tuple(lines), title if lines else "")
+
+
+def held(r: Report) -> Table:
+    """A line for each stage of a pipeline: what a device of it holds at the least, by both schedules."""
+    names = ("parameters", "optimizer state", "gradients", "gathered", "activations", "in flight", "by 1F1B", "by GPipe")
+    stages = r.pipeline.held if r.pipeline is not None else ()
+    gathers = any(s.gathered.value != 0 for s in stages)
+    lines = []
+    for s in stages:
+        always = [number(q.number, "B") for q in (s.parameters, s.optimizer_state, s.gradients)]
+        once = [number(s.gathered.number, "B")] if gathers else []
+        cells = [*always, *once, number(s.activations.number, "B"), str(s.in_flight)]
+        lines.append(Entry("operator", (s.stage, *cells, *(f">= {number(q.number, 'B')}" for q in s.least))))
+    columns = [Column("stage"), *(Column(n, right=True) for n in names if gathers or n != "gathered")]
+    title = "What a device of each stage holds at the least; activations are those of its blocks for one micro-batch"
     return Table(tuple(columns), tuple(lines), title if lines else "")
 
 

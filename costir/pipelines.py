@@ -8,6 +8,7 @@ last micro-batch, and a weight that the first and the last stage share is in bot
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from costir import trace
@@ -46,7 +47,7 @@ def divided(family: Family, plan: Plan, styles: Any, phase: str, traffic: str) -
 
 def stages_of(whole: Analysis, line: Line) -> Analysis:
     """The stage that computes most at the base sizes, with the others as its alternatives."""
-    stages = [analysis_of(g, whole.conventions, whole.phase) for g in in_stages(whole.costed, line)]
+    stages = [replace(analysis_of(g, whole.conventions, whole.phase), whole=whole) for g in in_stages(whole.costed, line)]
     return led_by(max(stages, key=lambda a: a.at().flops), stages)
 
 

@@ -19,6 +19,7 @@ from costir.report import (
     Row,
     Sent,
     Served,
+    StageHeld,
     Times,
     Waiting,
     Way,
@@ -67,7 +68,15 @@ def as_dict(r: Report) -> dict[str, Any]:
 def _pipeline(p: Waiting, r: Report) -> dict[str, Any]:
     """How long the stages of a pipeline wait, as the schema has it."""
     steps = {"steps": {c.name: s for c, s in zip(r.chips, p.steps, strict=True)}} if r.chips else {}
-    return {"stages": p.stages, "micro_batches": p.micro_batches, "idle": p.idle, "factor": p.factor, **steps}
+    held = {"memory": [_stage_held(s) for s in p.held]} if p.held else {}
+    return {"stages": p.stages, "micro_batches": p.micro_batches, "idle": p.idle, "factor": p.factor, **steps, **held}
+
+
+def _stage_held(s: StageHeld) -> dict[str, Any]:
+    """What a stage holds, as the schema has it."""
+    parts = ("parameters", "optimizer_state", "gradients", "gathered", "activations")
+    least = {"least_1f1b": quantity(s.least[0]), "least_gpipe": quantity(s.least[1])}
+    return {"stage": s.stage, **{n: quantity(getattr(s, n)) for n in parts}, "in_flight": s.in_flight, **least}
 
 
 def _served(r: Report, s: Served) -> dict[str, Any]:

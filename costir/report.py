@@ -282,14 +282,35 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class StageHeld:
+    """What a stage of a pipeline holds, see `costir.stage_memory.StageMemory`: bytes, `in_flight` micro-batches by 1F1B.
+
+    `activations` are those of the stage's blocks for one micro-batch; `least` is by 1F1B, then by GPipe.
+    """
+
+    stage: str
+    parameters: Quantity
+    optimizer_state: Quantity
+    gradients: Quantity
+    gathered: Quantity
+    activations: Quantity
+    in_flight: int
+    least: tuple[Quantity, Quantity]
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long the stages of a pipeline wait for each other, see `costir.stages.Bubble`; `steps` are least seconds by chip."""
+    """How long the stages of a pipeline wait for each other, see `costir.stages.Bubble`; `steps` are least seconds by chip.
+
+    `held` is what each stage holds in a training step, that of the report first; empty where that is not known.
+    """
 
     stages: int
     micro_batches: int
     idle: float
     factor: float
     steps: tuple[float, ...] = ()
+    held: tuple[StageHeld, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

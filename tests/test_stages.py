@@ -76,7 +76,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def piped(file: Path) -> costir.Analysis:
     """Its stages, of a step of three micro-batches."""
-    return costir.analyze(file, mesh={"P": 3}, parallel="pp=P", phase="backward", micro_batches=3)
+    return costir.analyze(file, mesh={"P": 3}, parallel="pp=P", phase="train", micro_batches=3)
 
 
 class Heard(TorchDispatchMode):  # type: ignore[misc]
@@ -269,7 +269,7 @@ def test_on_a_mesh_stages_send_and_compute_what_torch_stages_do(
 
 
 def test_stages_together_are_the_model(file: Path, piped: costir.Analysis) -> None:
-    whole = costir.analyze(file, phase="backward", micro_batches=3)
+    whole = costir.analyze(file, phase="train", micro_batches=3)
     first, middle, last = (stages_of(piped)[n] for n in ("first stage", "middle stages", "last stage"))
     p = piped.symbols["P"]
     for quantity in ("matmul_flops", "flops", "params"):
@@ -407,11 +407,75 @@ def test_the_report_is_of_the_slowest_stage(piped: costir.Analysis) -> None:
     from costir import render, views
     from costir.build import build
 
-    out = render.render(views.analysis(build(piped.on("h100").analysis, [load_chip("h100")])))
+    report = build(piped.on("h100").analysis, [load_chip("h100")])
+    out = render.render(views.analysis(report))
+    assert "What a device of each stage holds at the least" in out
+    assert json.loads(render.render(views.analysis(report), "json"))["pipeline"]["memory"][0]["in_flight"] == 1
     assert "last stage (slowest)" in out
     assert "1.667 x the stage's forward and backward passes, 40 % of that idle" in out
     assert piped.on("h100").analysis.graph.plan == "last stage" == piped.graph.plan
     assert piped.keep(["B", "T"]).graph.pipeline == Pipeline("P", 3)
+
+
+def kept(module: nn.Module, given: torch.Tensor) -> int:
+    """Bytes of the memories that autograd saves in a forward pass, the parameters' left out."""
+    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    found: dict[int, int] = {}
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = module(given)
+    assert result.requires_grad
+    return sum(b for key, b in found.items() if key not in own)
+
+
+@pytest.mark.parametrize("schedule", ["ScheduleGPipe", "Schedule1F1B"])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_stage_holds_what_torch_stages_hold(file: Path, piped: costir.Analysis, index: int, schedule: str) -> None:
+    from torch.distributed.pipelining import PipelineStage
+
+    from costir.load.user_file import import_file
+
+    stage = stages_of(piped)[("first stage", "middle stages", "last stage")[index]]
+    sizes = {"B": 5, "T": 7, "D": 24, "L": 9, "V": 50}
+    point = {stage.symbols[n]: v for n, v in sizes.items()} | {stage.symbols["P"]: 3}
+    flying: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        before = PipelineStage.backward_one_chunk
+        counted = lambda self, *args, **kwargs: (flying.append(len(self.fwd_cache)), before(self, *args, **kwargs))[1]
+        patch.setattr(PipelineStage, "backward_one_chunk", counted)
+        torch_stage(file, index, {"P": 3}, 3, sizes, (), schedule)
+    part = Part(import_file(file).Model(50, 24, 9), index, 3)
+    optimizer = torch.optim.AdamW(part.parameters())
+    for p in part.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    x = torch.zeros(5, 7, 24, requires_grad=True)
+    blocks = [kept(nn.Sequential(*part.blocks[:n]), x) for n in (2, 3)]
+    m = stage.stage_memory
+    assert m.parameters.subs(point) == m.gradients.subs(point) == sum(nbytes(p) for p in part.parameters())
+    assert m.optimizer_state.subs(point) == sum(nbytes(t) for s in optimizer.state.values() for t in s.values())
+    assert m.block.subs(point) == blocks[1] - blocks[0]
+    assert max(flying) == (3 if schedule == "ScheduleGPipe" else m.in_flight)
+    one, always = 3 * (blocks[1] - blocks[0]), (m.parameters + m.optimizer_state).subs(point)
+    grads = m.gradients.subs(point)
+    at_starts = [n * one + (grads if i else 0) for i, n in enumerate(flying)]
+    at_ends = [(n - 1) * one + grads for n in flying]
+    assert m.least("gpipe" if schedule == "ScheduleGPipe" else "1f1b").subs(point) == always + max(*at_starts, *at_ends)
+
+
+def test_what_fsdp_gathers_is_held_at_the_end_of_a_backward_pass(
+    grid: tuple[dict[str, str], dict[str, int], costir.Analysis],
+) -> None:
+    ways, _, analysis = grid
+    for stage in stages_of(analysis).values():
+        m, x = stage.stage_memory, stage.symbols["X"]
+        whole = stage.weight_bytes * (x if "fsdp" in ways else 1)
+        assert simplify(m.gradients - whole) == 0
+        assert simplify(m.gathered - (whole if "fsdp" in ways else 0)) == 0
 
 
 def test_what_a_stage_does_not_say(piped: costir.Analysis) -> None:
@@ -460,3 +524,17 @@ def test_what_is_refused(file: Path, mesh: dict[str, int], way: str, more: dict[
         costir.analyze(file, mesh=mesh, parallel=way, **{"phase": "backward", **more})
     assert said in str(problem.value.message)
     assert problem.value.hint
+
+
+def test_formulas_of_critical_sizes_hold_for_any_number_of_stages(piped: costir.Analysis) -> None:
+    from costir.document import threshold_facts
+    from costir.solve import whole
+
+    costed, chip = stages_of(piped)["first stage"].costed, load_chip("h100")
+    graphs = [replace(costed.graph, sizes={**costed.graph.sizes, "P": n}) for n in (2, 3)]
+    found = [whole(replace(costed, graph=g), chip, "D", "network") for g in graphs]
+    assert found[0].value is not None
+    assert found[1].value is not None
+    assert simplify(found[0].value - found[1].value) == 0
+    said = [fact.text for t in found for fact in threshold_facts(replace(t, at_base=None), "whole")]
+    assert "formula" not in said

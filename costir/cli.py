@@ -109,7 +109,10 @@ def _mesh(d: Any) -> None:
         "--mesh", metavar="X=8,Y=4", action="append", default=[], help="devices along named axes; the last are neighbours"
     )
     d.add_argument(
-        "--parallel", metavar="fsdp=X,tp=Y", default="", help="what runs along them: dp, fsdp, hsdp, tp, sp, ep, plan.py"
+        "--parallel",
+        metavar="fsdp=X,tp=Y",
+        default="",
+        help="what runs along them: dp, fsdp, hsdp, tp, sp, ep, cp, pp, a file",
     )
 
 

@@ -5,7 +5,7 @@ costir.collective("all_reduce", 1e9, "h100", {"X": 8})
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
@@ -186,7 +186,7 @@ def _row(net: Network, transfer: Transfer, payload: Fraction, name: str, taken: 
     shown = apply("max", [e / size(f"W_{level.link.name}") for e, level in parts]) if len(parts) > 1 else total(
         e / size(f"W_{level.link.name}") for e, level in parts)  # fmt: skip
     per_byte, conditions = at_branch(shown, {**point, **letters})
-    plain = dict.fromkeys(_plainly(c.xreplace(letters)) for c in conditions)
+    plain = _strongest(_plainly(_with_rates(c, letters)) for c in conditions)
     formula = V * per_byte
     seconds = float(evaluate(formula, {**point, V: number(payload), **letters}))
     late = _latency(levels)
@@ -198,8 +198,28 @@ def _row(net: Network, transfer: Transfer, payload: Fraction, name: str, taken: 
         seconds=max(seconds, latency or 0.0),
         least=None if latency is None or not seconds else latency / seconds * float(payload),
         planned=_planned(net, transfer, payload), taken=taken,
-        where=tuple(c for c in plain if c != sp.true),
+        where=plain,
     )  # fmt: skip
+
+
+def _with_rates(condition: Boolean, rates: Mapping[Any, Expr]) -> Boolean:
+    """A condition with the rates of links put in; unevaluated, as sympy takes 1 - 8/(X*Y) of sizes for negative."""
+    if not isinstance(condition, sp.Ge | sp.Le):
+        return cast(Boolean, condition.xreplace(dict(rates)))
+    return cast(Boolean, condition.func(*(side.xreplace(dict(rates)) for side in condition.args), evaluate=False))
+
+
+def _strongest(conditions: Iterable[Boolean]) -> tuple[Boolean, ...]:
+    """Without those that are always true, and of several bounds of one product of sizes the one that says most."""
+    found: dict[Any, Boolean] = {}
+    for c in conditions:
+        bound = isinstance(c, sp.Ge | sp.Le) and c.rhs.is_number
+        key = (c.func, c.lhs) if bound else c
+        old = found.get(key)
+        weaker = bound and old is not None and (old.rhs >= c.rhs if isinstance(c, sp.Ge) else old.rhs <= c.rhs)
+        if c != sp.true and not weaker:
+            found[key] = c
+    return tuple(found.values())
 
 
 def _plainly(condition: Boolean) -> Boolean:

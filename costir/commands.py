@@ -201,6 +201,8 @@ def collective(o: argparse.Namespace) -> int:
     from costir.collective_report import collective as times
     from costir.hardware import load_chip
 
+    if "," in o.chip:
+        raise CostirError(f"a collective is timed on one chip, not on {o.chip[:60]}", "ask once for each")
     chip = load_chip(o.chip, key_values(o.set))
     axes = [a.strip() for a in o.axes.split(",") if a.strip()]
     found = times(o.kind, byte_count(o.bytes), chip, mesh_axes(o.mesh), axes=axes, algorithm=o.algorithm,
@@ -303,10 +305,11 @@ def wiring(o: argparse.Namespace) -> Wiring:
 
 
 def _kept(analysis: Analysis, o: argparse.Namespace) -> Analysis:
-    """With --keep, numbers for all other sizes."""
+    """With --keep, numbers for all other sizes, but for the one that is solved for."""
     if o.keep is None:
         return analysis
-    return analysis.keep([k.strip() for k in o.keep.split(",") if k.strip()])
+    asked = [n for n in [str(getattr(o, "unknown", None))] if n in analysis.sizes]
+    return analysis.keep(dict.fromkeys([*(k.strip() for k in o.keep.split(",") if k.strip()), *asked]))
 
 
 def _put_in(analysis: Analysis, kept: Analysis) -> dict[str, int]:

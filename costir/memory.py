@@ -7,7 +7,7 @@ no scratch memory of threads, no context of a device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import sympy as sp
 
 from costir.errors import ChipError, CostirError, LiftError, SizeError, nearest
 from costir.fewest import allowed, candidates, quotient
-from costir.ir import condition_text
+from costir.ir import Constraint, condition_text
 from costir.lifting.live import PARTS
 from costir.lifting.peaks import Peak, peaks
 from costir.memory_trials import (
@@ -135,7 +135,7 @@ class Memory:
         label, needed = asked.label, self._held(base)
         below = lambda v: self._held({**base, unknown: v}) <= capacity
         top = _last(below)
-        value, within = self._inside(unknown, base, top)
+        value, within = self._inside(unknown, base, top, capacity)
         if top == _MOST and not within:
             return Fit(unknown, label, capacity, needed, None)
         return Fit(unknown, label, capacity, needed, value, self._quotient(unknown, base, top, capacity), within)
@@ -160,9 +160,10 @@ class Memory:
         mine = [
             c for c in (*self.analysis.constraints, *net.constraints, *net.full_nodes) if size(axis) in c.condition.free_symbols
         ]
+        mine, unequal = [c for c in mine if not _is_unequal(c)], [c for c in mine if _is_unequal(c)]
         lengths = allowed(mine, axis, base)
         tried = candidates(self.peaks, axis, lengths, base, capacity)
-        value = next((v for v in tried if self._held({**base, axis: v}) <= capacity), 0)
+        value = next((v for v in tried if self._fits({**base, axis: v}, unequal, capacity)), 0)
         values = {**base, axis: value or int(max(lengths, default=base[axis]))}
         highest = max(self._there(values), key=lambda p: int(number(p.total, values)))
         asked = ", ".join(dict.fromkeys(condition_text(c.condition) for c in mine))
@@ -189,12 +190,29 @@ class Memory:
     def _held(self, values: Mapping[str, int]) -> int:
         return self.at(**values).total if self._shallow(values) else _highest(self, values).total
 
-    def _inside(self, unknown: str, base: Mapping[str, int], top: int) -> tuple[int, str]:
-        """The largest value up to `top` at which the formulas hold, and the condition that ends them where they end below."""
+    def _broken(self, values: Mapping[str, int], conditions: Iterable[Constraint]) -> list[Constraint]:
+        return [c for c in conditions if not self.analysis.meets(c, values)]
+
+    def _fits(self, values: Mapping[str, int], unequal: Sequence[Constraint], capacity: int) -> bool:
+        return self._held(values) <= capacity and (not self._broken(values, unequal) or self._runs(values, capacity))
+
+    def _runs(self, values: Mapping[str, int], capacity: int) -> bool:
+        """Whether a run fits where the formulas only leave out that two sizes are equal, as are one sequence and a device."""
+        origin = self.analysis.origin
+        if origin is None or not all(map(_is_unequal, self._broken(values, self.analysis.constraints))):
+            return False
+        try:
+            held = moments(run_at(self.analysis, {**origin.subject.sizes, **origin.fixed, **values}))
+        except CostirError:
+            return False
+        return max(m.total for m in held) <= capacity
+
+    def _inside(self, unknown: str, base: Mapping[str, int], top: int, capacity: int) -> tuple[int, str]:
+        """The largest value up to `top` at which the formulas, or else a run, hold, and the condition that ends them below."""
         value, within = top, ""
         while value > 0:
             broken = self.analysis.broken({**base, unknown: value})
-            if broken is None:
+            if broken is None or (_is_unequal(broken) and self._runs({**base, unknown: value}, capacity)):
                 return value, within
             step = _last(lambda v, c=broken: self.analysis.meets(c, {**base, unknown: v}), value)
             if step < 1 or not self.analysis.meets(broken, {**base, unknown: step}):
@@ -218,6 +236,10 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"<memory of {self.analysis.name}, {self.analysis.phase}: at its peak {self.formula} bytes, {self.where}>"
+
+
+def _is_unequal(c: Constraint) -> bool:
+    return isinstance(c.condition, sp.Ne)
 
 
 def memory(analysis: Analysis) -> Memory:

@@ -45,7 +45,9 @@ def memory_of(
         return Memory(Quantity(None, None), problem=error.message)
     lacks = "without the workspace of its recurrent layers, which is not known" if _has_workspace(analysis) else ""
     copied = "as the program runs, which copies its cache" if analysis.conventions.cache == "serving" else ""
-    note = "; ".join(t for t in (lacks, copied, found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t)
+    note = "; ".join(
+        t for t in (lacks, copied, _halves(analysis), found.note, *(f"from {n} = {v} on" for n, v in found.least.items())) if t
+    )
     parts = {name: value(e) for name, e in found.parts.items()}
     others = tuple((p.where, value(p.total)) for p in found.peaks[1:])
     layer, token = kept_by_layer(found.parts["activations"], analysis.sizes)
@@ -63,6 +65,16 @@ def kept_by_layer(activations: Expr, sizes: Mapping[str, int]) -> tuple[Expr | N
         return None, None
     tokens = {size("B"), size("T")}  # a length that is one number here is in no formula, and nothing is per token
     return layer, expand(layer / (size("B") * size("T"))) if tokens <= layer.free_symbols else None
+
+
+def _halves(analysis: Analysis) -> str:
+    """What a training step of weights in 16 bits leaves out of what most trainers hold."""
+    types = {w.tensor.dtype for w in analysis.graph.weights if w.tensor.role == "weight"} & {"bfloat16", "float16"}
+    if analysis.phase != "train" or not types:
+        return ""
+    return (
+        f"weights, gradients and states in {' and '.join(sorted(types))}, as the model runs; many trainers add some in float32"
+    )
 
 
 def _has_workspace(analysis: Analysis) -> bool:

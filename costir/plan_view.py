@@ -94,6 +94,7 @@ def largest_part(s: Split) -> str:
 def _facts(p: DevicePlan, shown: int, large: int, subject: str) -> Iterable[Fact]:
     if not p.splits:
         yield Fact("no split fits", f"the smallest needs {_least(p)}")
+        yield Fact("", "--recompute blocks and --micro-batches 8 hold fewer activations")
     more = len(p.splits) - shown
     if more > 0:
         yield Fact("slower", f"{more} more split{'s' * (more > 1)} that fit")
@@ -103,7 +104,7 @@ def _facts(p: DevicePlan, shown: int, large: int, subject: str) -> Iterable[Fact
     for x in p.left_out:
         yield Fact("left out", _left_text(x))
     if p.splits and subject and p.splits[0].axes and not p.splits[0].links:
-        yield Fact("to see the first", f"{_command(p, subject)}, and what else was given here")
+        yield Fact("to see the first", f"{_command(p, subject)}  (with the other options given here)")
     times = "" if p.phase == "forward" else "3 x "
     less = " (a step does fewer where inputs need no gradient)" if times and any(s.mfu > 1 for s in p.splits[:shown]) else ""
     yield Fact("MFU", f"{times}the matmuls of the model's forward pass, all scores counted{less}")

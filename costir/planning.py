@@ -52,6 +52,9 @@ def _names(strategies: Sequence[str] | str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(s.strip() for s in given if s.strip()))
     known = (*DIVIDES_BATCH, *DIVIDES_MATRICES)
     for name in names:
+        if name in ("cp", "pp"):
+            hint = f"price one split with costir analyze --mesh P=4 --parallel {name}=P"
+            raise SizeError(f"a plan does not try {name}, only {', '.join(known)}", hint)
         if name not in known:
             raise SizeError(f"no strategy {name[:40]!r} for a plan", nearest(name, known))
     if not names:

@@ -134,6 +134,9 @@ def _inside(graph: Graph, base: Mapping[str, int]) -> dict[str, int]:
     return dict(base)
 
 
+_LARGER_BASE = "choose base sizes of 2 or more, and fewer devices where their part of a size is 1"
+
+
 def _candidates(value: int) -> list[int]:
     """Values to try for a size: small ones, those near it, and its multiples and fractions."""
     near = [v for d in range(1, 65) for v in (value + d, value - d)]
@@ -166,7 +169,7 @@ def confirmed(lifted: Lifted) -> Lifted:
         raise LiftError(
             f"at {ones} the model runs {seen[0]} FLOPs of contractions where the formula for other sizes gives {said[0]}"
             f"{'' if small else ': it takes another way there, and no comparison of sizes tells when'}",
-            "choose base sizes of 2 or more" if small else "choose base sizes like those that matter, or keep one as a number",
+            _LARGER_BASE if small else "choose base sizes like those that matter, or keep one as a number",
         )
     if seen[1] == said[1]:
         return lifted

@@ -409,6 +409,19 @@ def parity(n: Expr) -> Expr:
     return cast(Expr, sp.Mod(n, 2))
 
 
+def _relation(kind: Any, a: Expr, b: Expr) -> Boolean:
+    """A comparison that is true somewhere. Of whole numbers sympy takes 1 - 8/(X*Y) for negative: there it is left as it is."""
+    told = kind(a, b)
+    if told not in (sp.true, sp.false):
+        return cast(Boolean, told)
+    top, bottom = sp.fraction(sp.together(a - b))
+    trusted = told == sp.true and (len(bottom.free_symbols) < 2 or getattr(sp.expand(top), _SIGN[kind]))
+    return cast(Boolean, told if trusted else kind(a, b, evaluate=False))
+
+
+_SIGN = {sp.Ge: "is_nonnegative", sp.Le: "is_nonpositive"}
+
+
 def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[Boolean, ...]]:
     """An expression as it is around a point, without Max, Min, Piecewise and Mod, and the conditions under which it is that.
 
@@ -443,10 +456,7 @@ def at_branch(e: Expr, point: Mapping[Symbol, int | Expr]) -> tuple[Expr, tuple[
         chosen = max((a for a in args if values[a] == end), key=lambda a: len(a.free_symbols))
         for other in args:
             if other != chosen and (chosen - other).free_symbols:
-                relation = sp.Ge if larger else sp.Le
-                condition = relation(chosen, other)
-                # it is true at the point; sympy says of 1 - 8/(X*Y) that it is negative, and such relations are false
-                conditions.append(relation(chosen, other, evaluate=False) if condition == sp.false else condition)
+                conditions.append(_relation(sp.Ge if larger else sp.Le, chosen, other))
         return chosen
 
     here_of = {k: sp.sympify(v) for k, v in point.items()}

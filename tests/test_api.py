@@ -10,7 +10,7 @@ from costir.cli import main
 from costir.errors import ChipError, CostirError, LoadError, SizeError
 from costir.ops.registry import find
 
-NOT_SIZES = ["x", None, True, 1.5, float("nan"), float("inf"), [1], 0, 10**13]
+NOT_SIZES = ["x", None, True, 1.5, float("nan"), float("inf"), 0, 10**13]
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,16 @@ def test_what_is_no_size(matmul, value):
         matmul.at(B=value)
     with pytest.raises(SizeError, match="is not a whole number from 1 to"):
         matmul.on("h100").at(B=value)
+
+
+def test_a_list_is_no_size_but_many_on_a_chip(matmul):
+    with pytest.raises(SizeError, match="is not a whole number from 1 to"):
+        matmul.at(B=[1])
+    on = matmul.on("h100")
+    many = on.at(B=[1, 64])
+    assert list(many.memory) == [on.at(B=1).memory, on.at(B=64).memory]
+    with pytest.raises(SizeError, match="B"):
+        on.at(B=[1, 0])
 
 
 def test_what_is_a_size(matmul):

@@ -65,6 +65,12 @@ def test_keep_puts_numbers_for_the_others(capsys):
     assert (data["sizes"], data["fixed"]) == ({"B": data["sizes"]["B"]}, {"D": 8, "F": 4})
 
 
+def test_the_size_that_is_solved_for_stays_a_letter(capsys):
+    code, out, _ = run(capsys, "solve", MATMUL, "--keep", "D", "--for", "B", "--chip", "h100")
+    assert code == 0
+    assert "critical B" in out
+
+
 def test_sweep_gives_a_line_per_point(capsys):
     _, out, _ = run(capsys, "analyze", MATMUL, "--sweep", "B=1:4:x2", "--size", "D=8,F=4", "--format", "csv", "--chip", "h100")
     rows = list(csv.DictReader(io.StringIO(out)))

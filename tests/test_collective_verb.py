@@ -109,3 +109,26 @@ def test_a_latency_can_be_set(capsys):
     assert "latency rules below" in said.out
     with pytest.raises(CostirError, match="unknown setting"):
         costir.load_chip("h100", {"link.wifi.latency": "1e-6"})
+
+
+@pytest.mark.parametrize("mesh", [{"X": 3, "Y": 8}, {"X": 8, "Y": 8}, {"X": 16, "Y": 1}, {"X": 2, "Y": 32}], ids=str)
+def test_a_formula_gives_the_time_of_every_mesh_at_which_it_is_said_to_hold(mesh):
+    taken = costir.collective("all_reduce", 2**30, "h100", mesh).taken
+    values = {size(k): v for k, v in taken.rates.items()} | {size("V"): number(2**30)}
+    held = 0
+    for x in range(1, 41):
+        for y in (1, 2, 4, 8, 16, 32):
+            point = {size("X"): number(x), size("Y"): number(y)}
+            there = all(c.xreplace(point) == True for c in taken.where)  # noqa: E712 - sympy's own
+            if x * y == 1 or (x * y > 8 and x * y % 8) or not there:
+                continue
+            held += 1
+            want = costir.collective("all_reduce", 2**30, "h100", {"X": x, "Y": y}).seconds
+            assert float(evaluate(taken.formula, {**point, **values})) == pytest.approx(want), (x, y)
+    assert held > 3
+
+
+def test_several_chips_at_once_are_refused(capsys):
+    code, out = run(capsys, "all_reduce", "--bytes", "1e9", "--chip", "h100,tpu_v5p", "--mesh", "X=8")
+    assert code == 2
+    assert "one chip, not on h100,tpu_v5p" in out.err

@@ -277,6 +277,32 @@ def test_the_fewest_devices_are_those_of_a_scan(way: str, chip: str, batch: int)
         assert not [x for x in able if at <= x < fit.value]
 
 
+class Spread(nn.Module):
+    """Asks whether its batch is 1, as transformers' masks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(32, dtype=x.dtype)[None, :, None]
+        return self.down(self.up(x + places if x.shape[0] == 1 else x + places.expand(x.shape[0], -1, -1)).relu())
+
+
+def test_one_element_of_the_batch_for_each_device_fits_where_a_run_shows_it() -> None:
+    """The formulas leave it out, as the model asks for it; what is held there is another analysis' to say."""
+    build = lambda B=8: (Spread(), (torch.randn(B, 32, 64),), {})
+    few, most = (costir.analyze(build, mesh={"X": x}, parallel="dp=X", phase="train", sizes={"B": 8}) for x in (2, 8))
+    with pytest.raises(CostirError, match="B/X != 1"):
+        few.memory.at(X=8)
+    held = most.memory.at().total
+    enough, less = (dataclasses.replace(load_chip("h100"), memory_capacity=held + more) for more in (0, -1))
+    assert few.memory.fewest("X", enough).value == 8
+    assert few.memory.fewest("X", less).value == 0
+    assert few.memory.largest("B", enough, X=8).value == 8
+    assert few.memory.largest("B", less, X=8).value == 0
+
+
 @pytest.mark.parametrize("way", ["ep=Y", "fsdp=X,ep=Y"])
 def test_experts_on_devices_of_their_own_hold_what_torchs_allocator_gives_them(way: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(test_experts.MIXTRAL))

@@ -186,6 +186,7 @@ REFUSED = [  # what is asked for, what is said
     ([MLP, "--devices", "8", "--batch", "64"], "a plan is for one chip"),
     ([MLP, "--chip", "h999", "--devices", "8", "--batch", "64"], "h999"),
     ([MLP, "--chip", "h100", "--devices", "8", "--batch", "64", "--strategies", "zp"], "no strategy 'zp'"),
+    ([MLP, "--chip", "h100", "--devices", "8", "--batch", "64", "--strategies", "fsdp,pp"], "a plan does not try pp"),
     ([MLP, "--chip", "t4", "--devices", "8", "--batch", "64"], "has no link to other chips"),
     (
         [MLP, "--chip", "h100", "--devices", "7", "--batch", "64", "--strategies", "fsdp"],

@@ -29,7 +29,7 @@ from costir.load.family import Built, Family
 from costir.measuring import calibrate as calibrating
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.lesson import gpt
-from costir.measuring.measure import Measurement, measure
+from costir.measuring.measure import Summary, measure
 from costir.output import write
 
 TINY = ("unary", "empty", "mm_nn", "mm_nt", "mm_tn")
@@ -273,37 +273,22 @@ def cases() -> list[Case]:
 
 @dataclass(frozen=True)
 class Result:
-    """One case of one run: seconds, and errors as shares."""
+    """One case of one run: its seconds, and how close the estimate is."""
 
     case: str
     group: str
     measured: float
     estimate: float
-    total_error: float
-    median_error: float
-    within_10: float
-    within_25: float
-    bound_violations: int
-    noise: float
-    loaded: float
-    verdict: bool
-
-
-def result(case: Case, m: Measurement) -> Result:
-    s = m.summary
-    return Result(
-        case.name, case.group, m.measured, m.estimate, s.total_error, s.median_error, s.within_10, s.within_25,
-        s.bound_violations, s.noise, s.loaded, s.verdict,
-    )  # fmt: skip
+    summary: Summary
 
 
 def one_run(chosen: list[Case], chip: str, say: Callable[[str], None]) -> Iterator[Result]:
     """Every case on a calibrated chip, one after the other."""
     machine = load_chip(chip)
     for case in chosen:
-        found = result(case, measure(case.family, machine, phase=case.phase))
-        say(f"{case.name}: {found.measured * 1e3:.3g} ms, {found.total_error:+.1%}")
-        yield found
+        m = measure(case.family, machine, phase=case.phase)
+        say(f"{case.name}: {m.measured * 1e3:.3g} ms, {m.summary.total_error:+.1%}")
+        yield Result(case.name, case.group, m.measured, m.estimate, m.summary)
         gc.collect()
 
 
@@ -329,9 +314,9 @@ def table(runs: list[list[Result]]) -> str:
         star = "" if first.group == "target" else f" ({first.group})"
         cells = (
             f"{statistics.median(r.measured for r in same) * 1e3:.3g} ms",
-            ", ".join(f"{r.total_error:+.0%}" for r in same),
-            ", ".join(f"{r.median_error:.0%}" for r in same),
-            ", ".join(f"{r.within_10:.0%} {r.within_25:.0%}" for r in same),
+            ", ".join(f"{r.summary.total_error:+.0%}" for r in same),
+            ", ".join(f"{r.summary.median_error:.0%}" for r in same),
+            ", ".join(f"{r.summary.within_10:.0%} {r.summary.within_25:.0%}" for r in same),
         )
         lines.append(f"| {first.case}{star} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -343,14 +328,14 @@ def verdicts(runs: list[list[Result]]) -> list[str]:
     for group in dict.fromkeys(r.group for r in runs[0]):
         each = [[r for r in run if r.group == group] for run in runs]
         middle, worst, inner = (
-            ", ".join(f"{f([abs(getattr(r, key)) for r in run]):.1%}" for run in each)
+            ", ".join(f"{f([abs(getattr(r.summary, key)) for r in run]):.1%}" for run in each)
             for f, key in ((statistics.median, "total_error"), (max, "total_error"), (statistics.median, "median_error"))
         )
         out.append(f"{group}: error of the total {middle} in the median, {worst} in the worst; per operator {inner}")
-    broken = [r.case for run in runs for r in run if r.bound_violations]
+    broken = [r.case for run in runs for r in run if r.summary.bound_violations]
     out.append(f"bounds broken in: {', '.join(dict.fromkeys(broken))}" if broken else "no bound was broken")
-    busy = [f"{r.case} ({r.loaded:+.0%})" for run in runs for r in run if not r.verdict]
-    noisy = [f"{r.case} ({r.noise:.0%})" for run in runs for r in run if r.noise > NOISY]
+    busy = [f"{r.case} ({r.summary.loaded:+.0%})" for run in runs for r in run if not r.summary.verdict]
+    noisy = [f"{r.case} ({r.summary.noise:.0%})" for run in runs for r in run if r.summary.noise > NOISY]
     if busy:
         out.append(f"BUSY: the machine was slower than when it was calibrated: {', '.join(busy)}")
     if noisy:
@@ -382,7 +367,7 @@ def main() -> None:
     if o.add:
         path = Path(o.add)
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        runs = [[Result(**r) for r in old] for old in kept] + runs
+        runs = [[Result(**{**r, "summary": Summary(**r["summary"])}) for r in old] for old in kept] + runs
         path.write_text(json.dumps([[asdict(r) for r in x] for x in runs], indent=1), encoding="utf-8")
     if o.json:
         print(json.dumps({r.case: r.estimate / r.measured for r in run}))

@@ -7,7 +7,7 @@ no scratch memory of threads, no context of a device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -160,10 +160,10 @@ class Memory:
         mine = [
             c for c in (*self.analysis.constraints, *net.constraints, *net.full_nodes) if size(axis) in c.condition.free_symbols
         ]
-        mine, unequal = [c for c in mine if not _is_unequal(c)], [c for c in mine if _is_unequal(c)]
+        mine = [c for c in mine if not _is_unequal(c)]  # a run tells where they fail
         lengths = allowed(mine, axis, base)
         tried = candidates(self.peaks, axis, lengths, base, capacity)
-        value = next((v for v in tried if self._fits({**base, axis: v}, unequal, capacity)), 0)
+        value = next((v for v in tried if self._fits({**base, axis: v}, capacity)), 0)
         values = {**base, axis: value or int(max(lengths, default=base[axis]))}
         highest = max(self._there(values), key=lambda p: int(number(p.total, values)))
         asked = ", ".join(dict.fromkeys(condition_text(c.condition) for c in mine))
@@ -190,16 +190,13 @@ class Memory:
     def _held(self, values: Mapping[str, int]) -> int:
         return self.at(**values).total if self._shallow(values) else _highest(self, values).total
 
-    def _broken(self, values: Mapping[str, int], conditions: Iterable[Constraint]) -> list[Constraint]:
-        return [c for c in conditions if not self.analysis.meets(c, values)]
-
-    def _fits(self, values: Mapping[str, int], unequal: Sequence[Constraint], capacity: int) -> bool:
-        return self._held(values) <= capacity and (not self._broken(values, unequal) or self._runs(values, capacity))
+    def _fits(self, values: Mapping[str, int], capacity: int) -> bool:
+        return self._held(values) <= capacity and (self.analysis.broken(values) is None or self._runs(values, capacity))
 
     def _runs(self, values: Mapping[str, int], capacity: int) -> bool:
         """Whether a run fits where the formulas only leave out that two sizes are equal, as are one sequence and a device."""
         origin = self.analysis.origin
-        if origin is None or not all(map(_is_unequal, self._broken(values, self.analysis.constraints))):
+        if origin is None or not all(_is_unequal(c) or self.analysis.meets(c, values) for c in self.analysis.constraints):
             return False
         try:
             held = moments(run_at(self.analysis, {**origin.subject.sizes, **origin.fixed, **values}))

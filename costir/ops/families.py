@@ -21,11 +21,6 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(n if n.startswith(("prims.", "prim.", "profiler.", "aten.")) else f"aten.{n}" for n in text.split())
 
 
-def is_out(call: Call) -> bool:
-    """Whether the call is an `out=` form, which writes into a tensor that it is given."""
-    return any(isinstance(call.args.get(name), Tensor) for name in _OUT_NAMES)
-
-
 def operands(call: Call) -> tuple[Tensor, ...]:
     """The tensors that are read: all arguments but those that only receive a result."""
     return tuple(tensors(tuple(v for k, v in call.args.items() if k not in _OUT_NAMES)))

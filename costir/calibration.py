@@ -16,7 +16,7 @@ from typing import Any
 
 from costir.errors import ChipError
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)

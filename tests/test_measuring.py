@@ -67,7 +67,7 @@ def test_a_calibration_is_read_back(chip):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("format = 3", "format = 2"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
+    [("format = 4", "format = 3"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
      ('axes = ["n"]', 'axes = ["m"]'), ("[calibration.number]", "[calibration.nummer]")],
 )  # fmt: skip
 def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
@@ -277,4 +277,4 @@ def test_wrong_questions(files, capsys, options):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("costir: ")
-    assert calibration.FORMAT == 3
+    assert calibration.FORMAT == 4

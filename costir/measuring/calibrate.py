@@ -27,6 +27,9 @@ from costir.measuring.timing import Timed, one_by_one, timed
 
 Progress = Callable[[str, float], None]
 FRESH_PAGES = 1 << 26  # bytes: no allocator keeps so large a block
+LARGEST_KEPT = (32 << 20) // 4 - (1 << 16)  # numbers
+TINY = 64  # bytes: the time of a call
+LEAST_WORK = 0.25  # of a call's time is work: what is left of a difference between two timings is never taken for less
 WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
@@ -86,6 +89,7 @@ def calibrate(
     try:
         with torch.no_grad():
             c = Calibrator(progress)
+            torch.empty(LARGEST_KEPT)  # glibc keeps for reuse what is no larger than a block that it had to free before
             every = kernels() if every is None else every
             curves: dict[str, Curve] = {}
             for i, kernel in enumerate(every):
@@ -111,18 +115,44 @@ def calibrate(
 
 
 def _bandwidths(c: Calibrator) -> Iterator[tuple[int, float]]:
-    """Working sets in bytes, and the bytes per second that a kernel moved over them."""
+    """Working sets in bytes, and the bytes per second that a kernel moved over them, the time of calling it left out."""
+    calls = {name: c.time(make(TINY)) for name, (make, _) in MOVERS.items()}
     for size in WORKING_SETS:
-        n, best = size // 4, partial(c.time, rounds=3 if size < LONG_LOOK else 1)
-        x = torch.ones(n)
-        yield size, size / best(x.sum)
-        yield size, size / best(partial(x.fill_, 1.0))
-        yield size, 2 * size / best(partial(x.mul_, 1.0))
-        half, other = torch.ones(n // 2), torch.ones(n // 2)
-        yield size, size / best(partial(half.copy_, other))
-        yield size, size / best(partial(torch.dot, half, other))
-        third = [torch.ones(n // 3) for _ in range(3)]
-        yield size, 12 * (n // 3) / best(partial(torch.add, third[0], third[1], out=third[2]))
+        for name, (make, times) in MOVERS.items():
+            seconds = c.time(make(size), rounds=3 if size < LONG_LOOK else 1)
+            yield size, times * size / max(seconds - calls[name], seconds * LEAST_WORK)
+
+
+def _reader(size: int) -> Callable[[], Any]:
+    return partial(torch.sum, torch.ones(size // 4))
+
+
+def _writer(size: int) -> Callable[[], Any]:
+    return partial(torch.ones(size // 4).fill_, 1.0)
+
+
+def _scaler(size: int) -> Callable[[], Any]:
+    return partial(torch.ones(size // 4).mul_, 1.0)
+
+
+def _copier(size: int) -> Callable[[], Any]:
+    return partial(torch.ones(size // 8).copy_, torch.ones(size // 8))
+
+
+def _dot(size: int) -> Callable[[], Any]:
+    return partial(torch.dot, torch.ones(size // 8), torch.ones(size // 8))
+
+
+def _triad(size: int) -> Callable[[], Any]:
+    x, y, out = (torch.ones(size // 12) for _ in range(3))
+    return partial(torch.add, x, y, out=out)
+
+
+Mover = tuple[Callable[[int], Callable[[], Any]], int]  # made for a working set in bytes, and how many times it moves that
+MOVERS: Mapping[str, Mover] = {
+    "read": (_reader, 1), "write": (_writer, 1), "scale": (_scaler, 2), "copy": (_copier, 1), "dot": (_dot, 1),
+    "triad": (_triad, 1),
+}  # fmt: skip
 
 
 def _fresh(c: Calibrator) -> float:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from costir.calibration import Calibration
 from costir.cost import cost_of
 from costir.ir import Call, Conventions, Cost, Tensor
-from costir.measuring.lookup import VIEWS, Lookup, lookups
+from costir.measuring.lookup import HEAVY, PICKED, VIEWS, Lookup, lookups
 from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
 LOOP = 1 << 20  # bytes
+SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
+INNER = 0.5  # of calls from C++: no code of Python comes between, and about half is lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +88,68 @@ class Estimator:
         ends = list(itertools.accumulate(e.total for e, _ in alone))
         pauses = _pauses(calls, [e.total for e, _ in alone])
         out = []
+        kinds = {r.call.op: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
             e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
-            out.append(self._apart(r, e, found[0].curve if found else "", pause))
+            out.append(self._apart(r, e, kinds, pause))
         return out
 
     def _alone(self, r: Recorded, cost: Cost | None) -> tuple[Estimate, list[Lookup]]:
         """A call, and where its time was read."""
         call, numbers = r.call, self.c.numbers
-        framework = self._framework(call, r.tracked)
+        framework = self._framework(r)
         if call.name in VIEWS:
-            whole = numbers["view"] + framework
-            return Estimate(numbers["view"], numbers["view"], framework=framework, around=whole), []
+            view = numbers.get("view_inner", numbers["view"]) if r.inner else numbers["view"]
+            return Estimate(view, view, framework=framework, around=view + framework), []
         found = lookups(call, r.strides, cost or cost_of(call, Conventions())[0])
         found = [x if x.curve in self.c.curves else Lookup("unary", x.sizes[:1], x.times, True) for x in found]
-        empty = min(self.c.curves["unary"].at(16), *(self.seconds(x) for x in found)) if found else numbers["view"]
+        least = [self.seconds(x) for x in found if x.times > 0]
+        empty = min(self.c.curves["unary"].at(16), *least) if least else numbers["view"]
         kernel = sum(self.seconds(x) for x in found) if found else empty
         python = min(empty, numbers.get("python", 0.0))
-        kernel -= max(0, len(found) - 1) * python  # the parts of one operator are not called from Python
-        around = python + (framework if call.phase != "forward" else 0.0)
+        empty -= python if r.inner else 0.0
+        kernel = max(empty, kernel - max(0, len(found) - (not r.inner)) * python)  # as timed each was called from Python
+        around = (0.0 if r.inner else python) + (framework if call.phase != "forward" else 0.0)
+        around -= numbers.get("optimizer_inside", 0.0) if call.phase == "optimizer" else 0.0
         cold = self._cold(r, found, kernel - empty, (), ()) if found else 0.0
         fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
-    def _apart(self, r: Recorded, alone: Estimate, curve: str, pause: _Pause) -> Estimate:
-        """With what code of its own, of all operators, and of the way to its module have to be fetched for."""
+    def _apart(self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause) -> Estimate:
+        """With what code of its own, of all operators, and of the way to its module have to be fetched for.
+
+        `kinds` are the curves of operators, which say how much code each has.
+        """
         numbers, around = self.c.numbers, self.interrupted("resumed", pause.last)
         if pause.module is not None:
             around += numbers.get("apart_module", 0.0) * self.interrupted("interrupted", pause.module)
-        size = r.since + r.others * numbers.get("code", 0.0)
-        near = r.call.phase == "optimizer" and size < LOOP  # an optimizer's loop was timed as a loop
-        own = 0.0
-        if curve not in ("", "empty") and size > 0 and not near:  # the allocator's code runs all the time
-            own = numbers.get(f"apart_{curve}", 1.0) * self.interrupted("interrupted", (size, pause.own))
+        near = r.call.phase == "optimizer" and r.since < LOOP  # an optimizer's loop was timed as a loop
+        own, curve = 0.0, kinds.get(r.call.op, "empty")
+        if curve != "empty" and r.since > 0 and not near:  # the allocator's code runs all the time
+            apart, others = numbers.get(f"apart_{curve}", 1.0), sum(self._driven_out(kinds[k]) for k in r.others if k in kinds)
+            own = apart * (self._turn(apart, others) + self.interrupted("interrupted", (r.since, pause.own)))
+            own *= INNER if r.inner else 1.0
         return replace(alone, apart=own, framework=alone.framework + around, around=alone.around + around)
+
+    def _driven_out(self, curve: str) -> float:
+        """How many average operators drive out as much code as this one; small ones share most of theirs with each other."""
+        return float(self.c.numbers.get(f"apart_{curve}", 1.0) ** SHARED / self._average)
+
+    @functools.cached_property
+    def _average(self) -> float:
+        """That of the operators that were timed."""
+        numbers = {k.removeprefix("apart_"): v**SHARED for k, v in self.c.numbers.items() if k.startswith("apart_")}
+        found = [v for k, v in numbers.items() if k in self.c.curves]
+        return math.fsum(found) / len(found) if found and max(found) > 0 else 1.0
+
+    def _turn(self, apart: float, others: float) -> float:
+        """Seconds for so many other operators that ran since; more than were measured drive out no more."""
+        curve = self.c.curves.get("turn_heavy" if apart >= HEAVY else "turn_light")
+        if curve is None:
+            return 0.0
+        first, last = curve.grid[0][0], curve.grid[0][-1]
+        return curve.at(min(others, last)) * min(1.0, others / first)
 
     def interrupted(self, name: str, pause: tuple[float, float]) -> float:
         """Seconds for the bytes and seconds between; more than was measured drives out no more."""
@@ -129,13 +159,13 @@ class Estimator:
         size, microseconds = pause[0], pause[1] * 1e6
         return curve.at(*(min(x, g[-1]) for x, g in zip((size, microseconds), curve.grid, strict=True)))
 
-    def _framework(self, call: Call, tracked: bool) -> float:
+    def _framework(self, r: Recorded) -> float:
         numbers = self.c.numbers
-        if call.phase == "optimizer":
+        if r.call.phase == "optimizer":
             return numbers["optimizer"]
-        if call.phase == "backward":
-            return numbers["node"]
-        return numbers["grad"] if tracked else 0.0
+        if r.call.phase == "backward":
+            return numbers["node"] if r.begins else 0.0
+        return numbers["grad"] if r.tracked else 0.0
 
     def _cold(
         self, r: Recorded, found: list[Lookup], work: float, read_ages: Sequence[float], made_ages: Sequence[float]
@@ -149,17 +179,30 @@ class Estimator:
         read, written = _used(call.inputs, r.far, read_ages), _used(call.outputs, r.out, made_ages)
         if inplace and call.inputs:  # its result is its first operand
             written = {k: read.pop(k) for k in (call.inputs[0].ref,) if k in read}
-        if found[0].curve == "embedding" and call.inputs:  # of a table, the rows that are picked
-            table = call.inputs[0].ref
-            read[table] = read[table]._replace(nbytes=min(read[table].nbytes, sum(m.nbytes for m in written.values())))
+        rows = 0.0
+        if found[0].curve == "embedding" and call.inputs:
+            rows = self._rows(read.pop(call.inputs[0].ref), *found[0].sizes)
         held = sum(m.nbytes for m in (*read.values(), *written.values()))
         weights = [m for m in read.values() if m.role in ("weight", "state", "grad") and found[0].curve.startswith("mm")]
-        work = 0.0 if "mm" in found[0].curve else work
-        others = [(m, "read") for m in read.values() if m not in weights]
-        others += [(m, "update" if inplace else "write") for m in written.values()]
-        levels = [self._levels(m, held, f"far_{use}", f"aged_{use}") for m, use in others]
-        near, far = (sum(m.nbytes * x[i] for (m, _), x in zip(others, levels, strict=True)) for i in (0, 1))
-        return max(0.0, far - max(near, work)) + sum(self._weights(m, *found[0].sizes) for m in weights)
+        product = "mm" in found[0].curve
+        uses = ("first", "sum" if len(found) > 1 else "result") if product else ("read", "update" if inplace else "write")
+        others = [(m, uses[0], "read") for m in read.values() if m not in weights]
+        others += [(m, uses[1], "update" if inplace else "write") for m in written.values()]
+        levels = [self._levels(m, held, f"far_{use}", f"aged_{kind}") for m, use, kind in others]
+        near, far = (sum(m.nbytes * x[i] for (m, *_), x in zip(others, levels, strict=True)) for i in (0, 1))
+        shown = max(0.0, far - (near if product else max(near, work)))
+        return rows + shown + sum(self._weights(m, *found[0].sizes) for m in weights)
+
+    def _rows(self, table: _Memory, rows: float, columns: float) -> float:
+        """Seconds that picking rows of a table takes longer than from one in the cache: each lies somewhere else."""
+        curves = self.c.curves
+        if "far_rows" not in curves:
+            return 0.0
+        near, far = (
+            self._levels(table._replace(back=b), 0.0, "far_read", "") for b in (table.back, curves["far_read"].grid[0][-1])
+        )
+        share = min(1.0, (near[1] - near[0]) / (far[1] - far[0])) if far[1] > far[0] else 0.0
+        return share * rows / PICKED * max(0.0, curves["far_rows"].at(columns) - curves["embedding"].at(PICKED, columns))
 
     def _weights(self, m: _Memory, rows: float, columns: float, length: float) -> float:
         """Seconds that weights of a product take longer than when it was timed alone, its work hiding some of their way."""
@@ -257,7 +300,7 @@ def _pauses(calls: Sequence[Recorded], seconds: Sequence[float]) -> list[_Pause]
 
 
 def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], modules: int, leaves: int, c: Calibration) -> float:
-    """Seconds of a whole step: its operators one after the other, and what calls them.
+    """Seconds of a whole step: its operators one after the other, what calls them, and what the system takes meanwhile.
 
     Args:
         calls: the operators.
@@ -272,4 +315,4 @@ def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], modules: int
     cold = Estimator(c).interrupted("interrupted", (touched, inside))
     once = [k for k, runs in (("start", leaves > 0), ("step", any(r.call.phase == "optimizer" for r in calls))) if runs]
     around += sum(numbers.get(k, 0.0) + cold * numbers.get(f"apart_{k}", 0.0) for k in once)
-    return inside + around
+    return (inside + around) * (1 + numbers.get("lost", 0.0))

@@ -8,7 +8,6 @@ nor a single slow call is in it; a difference of long loops would be mostly thei
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +19,16 @@ import torch.nn.functional as F
 
 from costir.calibration import Curve
 from costir.measuring.kernels import Kernel
+from costir.measuring.lookup import HEAVY
 from costir.measuring.timing import one_by_one
 
 BYTES = tuple(1 << p for p in (12, 18, 20, 22, 24, 26))  # touched between
 MICROSECONDS = (1, 1000, 4000, 16000, 64000)  # passed between
+IN_TURN = (2, 4, 8, 16, 32, 64)  # operators that run one after the other
 ROUNDS = 9
-FEWER = 5  # rounds of what takes milliseconds
+FEWER = 7  # rounds of what takes milliseconds
+PASSES, EVERY = 36, {1: 1, 1000: 1, 4000: 3, 16000: 4, 64000: 5}  # of long work fewer passes take part
+AGAIN = 5  # passes over all operators in turn
 STRIDE = 7
 LEAST = 1e-9  # seconds: a curve has no zeros
 LONGEST = 1e-4  # seconds: of a longer call the difference is its noise
@@ -34,37 +37,30 @@ SAMPLES = ((1 << 20, 4000), (1 << 22, 4000), (1 << 24, 16000))  # that the frame
 FEW = 12  # kernels that stand for all
 
 Run = Callable[[], Any]
+Point = tuple[int, ...]
 
 
 def interrupted(every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, float]]:
     """What an interruption costs.
 
     Returns:
-        The curves `interrupted`, seconds of an operator's own code, and `resumed`, those of the code that all operators share,
-        by the bytes and the microseconds between. And the numbers `code`, the bytes that one other operator's code counts as,
-        and `apart_NAME`, how many times the average a kernel's own code takes, or the framework's: `module` where a module is
-        called, `start` where a backward pass begins, `step` where an optimizer does.
+        The curves `turn_light` and `turn_heavy`, seconds of an operator's own code by the number of others that ran since;
+        `interrupted`, beyond that, by the bytes and the microseconds between; `resumed`, of the code that all share. And the
+        numbers `apart_NAME`, how many times the average a kernel's own code takes, or the framework's: `module` where a
+        module is called, `start` where a backward pass begins, `step` where an optimizer does.
     """
     calls = {k.name: made for k in every if (made := _small(k)) is not None}
-    hot = {name: one_by_one(call, ROUNDS, call) for name, call in calls.items()}
+    hot = {name: _alone(call) for name, call in calls.items()}
     calls = {name: call for name, call in calls.items() if hot[name] < LONGEST}
-    mixed = _mixed(calls, hot)
-    average = max(statistics.fmean(mixed.values()), 1e-9)
-    few = list(calls)[:: max(1, len(calls) // FEW)]
-    share = average / max(statistics.fmean(mixed[n] for n in few), 1e-9)  # all are so many times the few
-    own, common = _surfaces([calls[n] for n in few], [hot[n] for n in few], share)
-    numbers = {"code": inverse(own, average) / max(len(calls) - 1, 1)}
-    numbers |= {f"apart_{name}": min(MOST, v / average) for name, v in mixed.items()}
-    return {"interrupted": own, "resumed": common}, numbers | _framework(own, common, numbers)
-
-
-def inverse(curve: Curve, seconds: float) -> float:
-    """The bytes at which an interruption by memory alone costs so many seconds; the ends of the grid beyond them."""
-    low, high = math.log(curve.grid[0][0]), math.log(curve.grid[0][-1])
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if curve.at(math.exp(middle), 1) < seconds else (low, middle)
-    return math.exp(high)
+    order = [name for i in range(STRIDE) for name in list(calls)[i::STRIDE]]  # those that are alike far from each other
+    mixed = _in_turn({n: calls[n] for n in order}, hot, len(order))
+    average = max(statistics.fmean(mixed.values()), LEAST)
+    few = sorted(order[:: max(1, len(order) // FEW)], key=lambda n: mixed[n])
+    own, common = _surfaces([calls[n] for n in few], [hot[n] for n in few], [mixed[n] / average for n in few])
+    apart = {name: min(MOST, v / average) for name, v in mixed.items()}
+    numbers = {f"apart_{name}": v for name, v in apart.items()}
+    curves = {"interrupted": own, "resumed": common, **_turns({n: calls[n] for n in order}, hot, apart)}
+    return curves, numbers | _framework(own, common, numbers)
 
 
 def _small(kernel: Kernel) -> Run | None:
@@ -74,14 +70,53 @@ def _small(kernel: Kernel) -> Run | None:
     return kernel.make(**{a: g[min(1, len(g) - 1)] for a, g in kernel.axes.items()})
 
 
-def _mixed(calls: Mapping[str, Run], hot: Mapping[str, float]) -> dict[str, float]:
-    """What each takes longer where all run in turn, those that are alike far from each other."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    order = [name for i in range(STRIDE) for name in list(calls)[i::STRIDE]]
-    for _ in range(ROUNDS):
-        for name in order:
-            found[name].append(one_by_one(calls[name], 1))
-    return {name: max(0.0, statistics.median(times) - hot[name]) for name, times in found.items()}
+def _alone(call: Run) -> float:
+    """Seconds of a call right after itself."""
+    return statistics.median(row[0] for row in _rows([call], ROUNDS + 2)[2:])
+
+
+def _rows(calls: Sequence[Run], rounds: int) -> list[list[float]]:
+    """The seconds of every call, each timed by itself, one after the other, in several rounds."""
+    out = []
+    for _ in range(rounds):
+        row = []
+        for call in calls:
+            began = time.perf_counter()
+            call()
+            row.append(time.perf_counter() - began)
+        out.append(row)
+    return out
+
+
+def _in_turn(calls: Mapping[str, Run], hot: Mapping[str, float], together: int) -> dict[str, float]:
+    """What each takes longer where so many run in turn; what is left over at the end is not timed."""
+    names = list(calls)
+    groups = [names[i : i + together] for i in range(0, len(names) - together + 1, together)]
+    found: dict[str, list[float]] = {n: [] for group in groups for n in group}
+    for _ in range(AGAIN):
+        for group in groups:
+            for row in _rows([calls[n] for n in group], 3)[1:]:
+                for n, s in zip(group, row, strict=True):
+                    found[n].append(s - hot[n])
+    return {n: max(0.0, statistics.median(s)) for n, s in found.items()}
+
+
+def _turns(calls: Mapping[str, Run], hot: Mapping[str, float], apart: Mapping[str, float]) -> dict[str, Curve]:
+    """What the code of an average operator takes longer by the number of others that ran since.
+
+    Of operators with little code, and of those with much. Those with little share most of it, so that it stays longer.
+    """
+    sizes = [k for k in IN_TURN if k <= len(calls)] or [len(calls)]
+    found: dict[str, dict[Point, float]] = {"turn_light": {}, "turn_heavy": {}}
+    for k in sizes:
+        extra = _in_turn(calls, hot, k)
+        for name, of_them in found.items():
+            those = [n for n in extra if (apart[n] >= HEAVY) == (name == "turn_heavy")] or list(extra)
+            of_them[(max(1, k - 1),)] = sum(extra[n] for n in those) / max(sum(apart[n] for n in those), LEAST)
+    curves = {name: rising(of_them) for name, of_them in found.items()}
+    return {
+        n: Curve(("others",), (tuple(k for (k,) in c),), tuple(max(LEAST, s) for s in c.values())) for n, c in curves.items()
+    }
 
 
 def aged() -> dict[str, Curve]:
@@ -89,26 +124,28 @@ def aged() -> dict[str, Curve]:
 
     By use: to read it, to write it, to change it in place, and as the weights of a product.
     """
-    memory, rows = torch.ones(1 << 18), torch.ones(4, 512)
-    weights = memory.view(512, 512)
+    memory, little, rows = torch.ones(1 << 18), torch.ones(512, 2), torch.ones(4, 512)
     uses = {
-        "read": memory.sum, "write": partial(memory.fill_, 1.0), "update": partial(memory.mul_, 1.0),
-        "weights": partial(F.linear, rows, weights),
+        "read": torch.sum, "write": partial(torch.fill_, value=1.0), "update": partial(torch.Tensor.mul_, other=1.0),
+        "weights": lambda x: F.linear(rows, x.view(-1, 512)),
     }  # fmt: skip
-    found: dict[str, dict[tuple[int, ...], float]] = {name: {} for name in uses}
-    for passed in MICROSECONDS:
-        for name, use in uses.items():
-            found[name][(passed,)] = one_by_one(use, FEWER, _both(use, between(BYTES[0], passed)))
-    return {f"aged_{n}": Curve(("us",), (MICROSECONDS,), tuple(rising(s).values())) for n, s in found.items()}
+    found: dict[str, dict[Point, list[float]]] = {name: {(us,): [] for us in MICROSECONDS} for name in uses}
+    for _ in range(FEWER):
+        for passed in MICROSECONDS:
+            for name, use in uses.items():  # its code is fetched before: that it was away costs, too, and is counted apart
+                calls = (partial(use, memory), between(BYTES[0], passed), partial(use, little), partial(use, memory))
+                found[name][(passed,)].append(_rows(calls, 1)[0][-1])
+    curves = {name: rising({k: statistics.quantiles(s)[0] for k, s in by_time.items()}) for name, by_time in found.items()}
+    return {f"aged_{n}": Curve(("us",), (MICROSECONDS,), tuple(s.values())) for n, s in curves.items()}
 
 
 def _both(first: Run, second: Run) -> Run:
     return lambda: (first(), second())
 
 
-def between(size: int, microseconds: int) -> Run:
-    """Work that touches so many bytes and takes at least so long."""
-    memory = torch.ones(size // 4)
+def between(size: int, microseconds: int, memory: torch.Tensor | None = None) -> Run:
+    """Work that touches so many bytes and takes at least so long; the beginning of `memory`, where it is given."""
+    memory = torch.ones(size // 4) if memory is None else memory[: size // 4]
 
     def run() -> None:
         until = time.perf_counter() + microseconds * 1e-6
@@ -119,32 +156,45 @@ def between(size: int, microseconds: int) -> Run:
     return run
 
 
-def _surfaces(calls: Sequence[Run], hot: Sequence[float], share: float) -> tuple[Curve, Curve]:
-    """What operators take longer one after the other, after work between: those that come later, and the first beyond that."""
-    own: dict[tuple[int, ...], float] = {}
-    common: dict[tuple[int, ...], float] = {}
-    for point in itertools.product(BYTES, MICROSECONDS):
-        work = between(*point)
-        firsts: list[float] = []
-        others: list[float] = []
-        for i in range(FEWER):
+def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float]) -> tuple[Curve, Curve]:
+    """What an average operator takes longer after work between, one after the other; and the first one, beyond that.
+
+    The first is always the same, one with little code of its own. Passes go over all points: so what disturbs the machine for a
+    moment falls on one sample of many of a point.
+
+    Args:
+        calls: operators, the one with the least code first.
+        hot: the seconds of each right after itself.
+        apart: how many times the average the code of each takes.
+    """
+    points: list[Point] = list(itertools.product(BYTES, MICROSECONDS))
+    memory = torch.ones(BYTES[-1] // 4)
+    works = [between(size, microseconds, memory) for size, microseconds in points]
+    firsts: dict[Point, list[float]] = {p: [] for p in points}
+    others: dict[Point, list[float]] = {p: [] for p in points}
+    share = max(statistics.fmean(apart[1:] or apart), 1e-3)
+    for i in range(PASSES):
+        turn = [0, *(1 + (k + i * STRIDE) % (len(calls) - 1) for k in range(len(calls) - 1))]
+        for work, point in zip(works, points, strict=True):
+            if i % EVERY[point[1]]:
+                continue
             work()
-            turn = [(k + i * STRIDE) % len(calls) for k in range(len(calls))]
-            extra = [one_by_one(calls[k], 1) - hot[k] for k in turn]
-            firsts.append(extra[0])
-            others.append(statistics.fmean(extra[1:] or extra))
-        own[point] = statistics.median(others) * share
-        common[point] = statistics.median(firsts) - own[point]
-    own, common = rising(own), rising(common)
-    least = min(own.values())  # that of running in turn, which `code` stands for
-    axes, grid = ("bytes", "us"), (BYTES, MICROSECONDS)
-    return (
-        Curve(axes, grid, tuple(max(LEAST, s - least) for s in own.values())),
-        Curve(axes, grid, tuple(max(LEAST, s) for s in common.values())),
-    )
+            extra = [s - hot[k] for k, s in zip(turn, _rows([calls[k] for k in turn], 1)[0], strict=True)]
+            firsts[point].append(extra[0])
+            others[point].append(statistics.fmean(extra[1:] or extra) / share)
+    own = {p: statistics.median(s) for p, s in others.items()}
+    common = {p: statistics.median(s) - apart[0] * own[p] for p, s in firsts.items()}
+    return _surface(own), _surface(common)
 
 
-def rising(found: Mapping[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+def _surface(found: Mapping[Point, float]) -> Curve:
+    """By bytes and microseconds, beyond what the least of both costs: that of running in turn, which is counted apart."""
+    found = rising(found)
+    least = min(found.values())
+    return Curve(("bytes", "us"), (BYTES, MICROSECONDS), tuple(max(LEAST, s - least) for s in found.values()))
+
+
+def rising(found: Mapping[Point, float]) -> dict[Point, float]:
     """The same where more work between never costs less: between the most up to a point and the least from it on."""
 
     def below(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -162,31 +212,37 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float]) -> dict[
     def inside(*names: str) -> float:
         return sum(numbers.get(f"apart_{n}", 1.0) for n in names)
 
-    times = partial(_times, own, common)
-    x, w, layers = torch.rand(8, 8), torch.rand(8), (torch.nn.LayerNorm(8), torch.nn.Linear(8, 8))
-    weights = layers[1].weight
-    plain = (lambda: F.layer_norm(x, (8,), w, w), lambda: F.linear(x, weights, w))
-    with torch.no_grad():
-        modules = [times(partial(f, x)) - times(g) for f, g in zip(layers, plain, strict=True)]
     with torch.enable_grad():
         leaf = torch.nn.Parameter(torch.rand(16))
         leaf.grad = torch.rand(16)
         optimizer = torch.optim.AdamW([leaf], lr=1e-3, foreach=False)
-        step = times(optimizer.step)
         losses: list[torch.Tensor] = []
-        start = times(lambda: (optimizer.zero_grad(), losses.pop().backward()), lambda: losses.append((leaf * 2.0).sum()))
+        backward = lambda: (optimizer.zero_grad(), losses.pop().backward())
+        step = _times(own, _colder(optimizer.step), common)
+        start = _times(own, _colder(backward, lambda: losses.append((leaf * 2.0).sum())), common)
     steps = inside("unary_", "unary_", "lerp_", "addcmul_", "sqrt", "div", "binary_", "addcdiv_")
-    found = {"module": statistics.fmean(modules), "start": start - inside("zeros", "unary"), "step": step - steps}
+    found = {"module": _modules(own), "start": start - inside("zeros", "unary"), "step": step - steps}
     return {f"apart_{k}": max(0.0, v) for k, v in found.items()}
 
 
-def _times(own: Curve, common: Curve, call: Run, prepare: Run = lambda: None) -> float:
-    """How many times the average a call takes longer for work between, beside what all share; the median over several."""
+def _modules(own: Curve) -> float:
+    """The same of calling a module: what one takes longer for work between, less what its operator takes longer."""
+    x, layers = torch.rand(8, 8), (torch.nn.LayerNorm(8), torch.nn.Linear(8, 8))
+    w = torch.rand(8)
+    plain = (lambda: F.layer_norm(x, (8,), w, w), lambda: F.linear(x, layers[1].weight, w))
+    with torch.no_grad():
+        whole, parts = ([_colder(f) for f in fs] for fs in ([partial(f, x) for f in layers], plain))
+    return _times(own, {p: statistics.fmean(a[p] - b[p] for a, b in zip(whole, parts, strict=True)) for p in SAMPLES})
+
+
+def _times(own: Curve, found: Mapping[Point, float], common: Curve | None = None) -> float:
+    """How many times an average operator's code that is, beside what all share; the median over the samples."""
+    return statistics.median((s - (common.at(*p) if common else 0.0)) / own.at(*p) for p, s in found.items())
+
+
+def _colder(call: Run, prepare: Run = lambda: None) -> dict[Point, float]:
+    """The seconds that a call takes longer after work between, for all samples."""
     prepare()
     call()
     hot = one_by_one(call, ROUNDS, prepare)
-    found = []
-    for size, passed in SAMPLES:
-        cold = one_by_one(call, FEWER, _both(prepare, between(size, passed)))
-        found.append((cold - hot - common.at(size, passed)) / own.at(size, passed))
-    return statistics.median(found)
+    return {p: one_by_one(call, ROUNDS, _both(prepare, between(*p))) - hot for p in SAMPLES}

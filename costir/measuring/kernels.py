@@ -16,13 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costir.measuring.lookup import PICKED, STEPS
+
 Run = Callable[[], Any]
 Make = Callable[..., Run]
 
 SIZES = (16, 256, 2048, 1 << 14, 1 << 17, 1 << 20, 1 << 22)  # elements; larger ones get fresh pages at every call
 ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
 EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  # of matrices; rows of a batch go further
-POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 28))  # bytes of weights
+POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 27, 28))  # bytes of weights
 LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
 
 
@@ -65,12 +67,14 @@ _UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "sin", "cos",
 POINTWISE: dict[str, Callable[[Tensor, Tensor], Run]] = {
     **{f: _unary(f) for f in _UNARY},
     "unary": lambda x, y: lambda: x * 2.0,
+    "neg": lambda x, y: lambda: -x,  # without a number that has to become a tensor first
     "binary": lambda x, y: lambda: x + y,
     "unary_": lambda x, y: lambda: x.mul_(1.0),
     "binary_": lambda x, y: lambda: x.add_(y, alpha=1e-9),
     "div": lambda x, y: lambda: x / y,
     "relu": lambda x, y: lambda: torch.relu(x),
     "silu": lambda x, y: lambda: F.silu(x),
+    "elu": lambda x, y: (lambda z: lambda: F.elu(z))(x - 1),  # of positive numbers alone it computes nothing
     "hardswish": lambda x, y: lambda: F.hardswish(x),
     "gelu": lambda x, y: lambda: F.gelu(x),
     "gelu_tanh": lambda x, y: lambda: F.gelu(x, approximate="tanh"),
@@ -90,6 +94,8 @@ POINTWISE: dict[str, Callable[[Tensor, Tensor], Run]] = {
     "addcdiv_": lambda x, y: lambda: x.addcdiv_(y, y, value=1e-9),
     "lerp_": lambda x, y: lambda: x.lerp_(y, 0.1),
     "dropout": lambda x, y: lambda: aten.native_dropout(x, 0.1, True),
+    "bernoulli": lambda x, y: lambda: x.bernoulli_(0.9),
+    "elu_backward": lambda x, y: (lambda z: lambda: aten.elu_backward(x, 1.0, 1.0, 1.0, False, z))(y - 1),
     "relu_backward": lambda x, y: lambda: aten.threshold_backward(x, y, 0),
     "tanh_backward": lambda x, y: lambda: aten.tanh_backward(x, y),
     "sigmoid_backward": lambda x, y: lambda: aten.sigmoid_backward(x, y),
@@ -117,8 +123,8 @@ def _softmax_backward(log: bool) -> Callable[[Tensor], Run]:
 
 
 def _embedding(x: Tensor) -> Run:
-    i = torch.randint(0, 1024, (x.shape[0],))
-    table = torch.rand(1024, x.shape[1])
+    i = torch.randint(0, PICKED, (x.shape[0],))
+    table = torch.rand(PICKED, x.shape[1])
     return lambda: F.embedding(i, table)
 
 
@@ -138,6 +144,7 @@ BY_ROWS: dict[str, Callable[[Tensor], Run]] = {
     "sum_rows": lambda x: lambda: x.sum(0),
     "max_columns": lambda x: lambda: x.max(-1),
     "broadcast": lambda x: (lambda b: lambda: x + b)(torch.rand(x.shape[1])),
+    "bias": lambda x: (lambda b: lambda: x.copy_(b.expand_as(x)))(torch.rand(x.shape[1])),
     "transposed": lambda x: lambda: x.t().contiguous(),
     "strided": lambda x: (lambda y: lambda: y.contiguous())(torch.rand(x.shape[0], 3 * x.shape[1])[:, : x.shape[1]]),
     "cat": lambda x: lambda: torch.cat((x, x), -1),
@@ -152,9 +159,18 @@ def _mm(layout: str) -> Make:
     def make(m: int, n: int, k: int) -> Run:
         a = torch.ones(k, m).t() if layout == "tn" else torch.ones(m, k)  # large ones: random numbers take longer to make
         b = torch.ones(n, k).t() if layout == "nt" else torch.ones(k, n)
-        return lambda: torch.mm(a, b)
+        return _written(a, b)
 
     return make
+
+
+def _written(a: Tensor, b: Tensor) -> Run:
+    """A product; a large one into memory that it had before: whether the allocator gives it back to the system is chance."""
+    m, n = a.shape[0], b.shape[1]
+    if m * n < 1 << 18:
+        return lambda: torch.mm(a, b)
+    out = torch.zeros(m, n)
+    return lambda: torch.mm(a, b, out=out)
 
 
 def _bmm(layout: str) -> Make:
@@ -240,7 +256,8 @@ def _image(f: Callable[[Tensor], Any]) -> Make:
 def _batch_norm(training: bool) -> Make:
     def make(channels: int, side: int) -> Run:
         x, w = torch.rand(1, channels, side, side), torch.ones(channels)
-        return lambda: F.batch_norm(x, w.clone(), w.clone(), w, w, training)
+        mean, variance = torch.zeros(channels), torch.ones(channels)
+        return lambda: F.batch_norm(x, mean, variance, w, w, training)
 
     return make
 
@@ -261,9 +278,9 @@ def _max_pool_backward(channels: int, side: int) -> Run:
 
 def _streamed(m: int, k: int, pool: int) -> Run:
     """A product whose 1 MB of weights, in rows of k, were last used `pool` bytes ago."""
-    weights = itertools.cycle([torch.ones((1 << 18) // k, k) for _ in range(max(1, pool >> 20))])
-    x = torch.rand(m, k)
-    return lambda: F.linear(x, next(weights))
+    weights = itertools.cycle([torch.ones((1 << 18) // k, k).t() for _ in range(max(1, pool >> 20))])
+    x, out = torch.rand(m, k), torch.zeros(m, (1 << 18) // k)
+    return lambda: torch.mm(x, next(weights), out=out)
 
 
 def _far(f: Callable[[Tensor], Any]) -> Make:
@@ -276,6 +293,25 @@ def _far(f: Callable[[Tensor], Any]) -> Make:
     return make
 
 
+SMALL, THIN = torch.ones(64, 512), torch.ones(512, 64)  # of products with 1 MB: too small to leave the cache
+FAR: dict[str, Callable[[Tensor], Any]] = {
+    "far_read": torch.sum,
+    "far_write": lambda x: x.fill_(1.0),
+    "far_update": lambda x: x.mul_(1.0),
+    "far_first": lambda x: F.linear(x.view(512, 512), SMALL),
+    "far_result": lambda x: torch.mm(THIN, SMALL, out=x.view(512, 512)),
+    "far_sum": lambda x: torch.addmm(SMALL[0], THIN, SMALL, out=x.view(512, 512)),
+}
+
+
+def _far_rows(columns: int) -> Run:
+    """Rows from all over a table of 64 MB, half of which are picked before any is again."""
+    rows = (1 << 24) // columns
+    table = torch.ones(rows, columns)
+    each = itertools.cycle(torch.randint(0, rows, (rows // 2 // PICKED, PICKED)).unbind())
+    return lambda: F.embedding(next(each), table)
+
+
 def kernels() -> list[Kernel]:
     """All of them, the cheapest first."""
     small = {"m": (4, 16, 64, 256), "n": (16, 64, 256), "k": (16, 64, 256)}
@@ -283,7 +319,7 @@ def kernels() -> list[Kernel]:
     sides = {"channels": (16, 64, 256), "side": (4, 14, 32, 112)}
     out = [_elements(name, make) for name, make in POINTWISE.items()]
     out += [_rows(name, make) for name, make in BY_ROWS.items()]
-    steps = {"steps": (8, 64), "batch": (1, 4, 8, 16), "width": (32, 128, 256, 512)}
+    steps = {"steps": STEPS, "batch": (1, 4, 8, 16), "width": (32, 128, 256, 512)}
     rows = {**edges, "m": LONG}
     out += [Kernel(f"mm_{layout}", rows, _mm(layout), LARGEST) for layout in ("nn", "nt")]
     out += [Kernel("mm_tn", {**edges, "k": LONG}, _mm("tn"), LARGEST)]
@@ -316,8 +352,7 @@ def kernels() -> list[Kernel]:
         Kernel("batch_norm_backward", sides, _batch_norm_backward),
         Kernel("max_pool_backward", sides, _max_pool_backward),
         Kernel("streamed", {"m": (1, 16, 256), "k": (128, 512, 2048), "pool": POOLS}, _streamed),
-        Kernel("far_read", {"pool": POOLS}, _far(torch.sum)),
-        Kernel("far_write", {"pool": POOLS}, _far(lambda x: x.fill_(1.0))),
-        Kernel("far_update", {"pool": POOLS}, _far(lambda x: x.mul_(1.0))),
+        *(Kernel(name, {"pool": POOLS}, _far(f)) for name, f in FAR.items()),
+        Kernel("far_rows", {"columns": COLUMNS}, _far_rows),
     ]
     return out

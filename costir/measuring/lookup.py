@@ -14,6 +14,9 @@ from typing import Any
 from costir.ir import Call, Cost, Tensor
 
 BLOCK = 8  # channels
+PICKED = 1024  # rows of tables, that are timed
+HEAVY = 0.8  # times the average code of an operator: has much
+STEPS = (8, 64)  # of recurrent layers, that are timed
 Strides = tuple[tuple[int, ...], ...]
 
 
@@ -47,9 +50,10 @@ _SAME = {
     "full": "zeros", "full_like": "zeros", "new_ones": "zeros", "new_full": "zeros", "arange": "zeros",
     "hardtanh": "relu", "clamp": "relu", "clamp_min": "relu", "leaky_relu": "relu",
     "hardtanh_backward": "relu_backward", "hardswish": "hardswish",
-    "hardswish_backward": "hardswish_backward", "expm1": "exp", "log1p": "log", "elu": "exp",
+    "hardswish_backward": "hardswish_backward", "expm1": "exp", "log1p": "log", "elu": "elu", "elu_backward": "elu_backward",
     "softplus": "log", "mish": "tanh", "exp2": "exp", "log2": "log", "tan": "sin", "atan": "tanh", "pow": "pow",
-    "native_dropout_backward": "binary", "bernoulli": "dropout", "tril": "clone", "triu": "clone",
+    "native_dropout_backward": "binary", "bernoulli": "bernoulli", "neg": "neg",
+    "abs": "neg", "sgn": "neg", "sign": "neg", "tril": "clone", "triu": "clone",
 }  # fmt: skip
 _COMPARE = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or",
@@ -85,14 +89,16 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
         return [_reduction(call)]
     if name in ("addcmul", "addcdiv", "lerp") and not inplace:
         return [Lookup("binary", (n,), 1.5, alike=True)]  # three read, one written
+    operands = [t for t in call.inputs if _numel(t) > 1]
+    if name == "div" and len(operands) < 2:  # by a number: multiplied by one over it
+        return [_arithmetic(call, operands, inplace, n)]
     if name in _SAME:
         return [Lookup(_SAME[name], (n,))]
     if name in _COMPARE:
         return [Lookup("compare", (n,))]
     if name in _COPIES:
         return [_copy(call, strides, inplace, n)]
-    operands = [t for t in call.inputs if _numel(t) > 1]
-    if name in ("add", "sub", "mul", "rsub", "neg", "abs", "maximum", "minimum", "square", "addcmul"):
+    if name in ("add", "sub", "mul", "rsub", "maximum", "minimum", "square", "addcmul"):
         return [_arithmetic(call, operands, inplace, n)]
     if cost.special != 0:
         return [Lookup("exp", (n,), float(cost.special) / max(n, 1), alike=True)]
@@ -179,7 +185,8 @@ def _product(first: int) -> Callable[[Call, Strides], list[Lookup]]:
             return [Lookup("mm_nt", (m, n, k))]
         layout = _layout(strides, first)
         if len(a) == 2:
-            return [Lookup(f"mm_{layout}", (a[0], b[1], a[1]))]
+            bias = [Lookup("bias", (a[0], b[1]))] if first else []  # it is copied into the result before
+            return [Lookup(f"mm_{layout}", (a[0], b[1], a[1])), *bias]
         return [Lookup(f"bmm_{layout}", (a[0], a[1], b[2], a[2]))]
 
     return rule
@@ -212,6 +219,8 @@ def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
         if groups > 1:
             curve = "ragged" if w[1] % BLOCK or (out[1] // groups) % BLOCK else "grouped"
             return [Lookup(curve + suffix, (side, math.sqrt(w[1] * out[1] / groups), groups), kernel / 9)]
+        if backward and _first_mask(call) is False:  # of a first layer: nobody wants the gradient of its input
+            return [Lookup("conv3_backward", (side, w[1], out[1]), 0.5 * kernel / 9)]
         steps = call.args.get("stride", 1)
         if kernel == 1 and (max(steps) if isinstance(steps, tuple) else steps) != 1:
             return [Lookup("conv1_strided" + suffix, (side, w[1], out[1]))]
@@ -219,6 +228,11 @@ def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
         return [Lookup(f"conv{base}{suffix}", (side, w[1], out[1]), kernel / base**2)]
 
     return rule
+
+
+def _first_mask(call: Call) -> Any:
+    mask = call.args.get("output_mask")
+    return mask[0] if isinstance(mask, tuple) and mask else None
 
 
 def _embedding_backward(call: Call, strides: Strides) -> list[Lookup]:
@@ -291,6 +305,18 @@ def _gelu(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
     return rule
 
 
+def _safe_softmax(call: Call, strides: Strides) -> list[Lookup]:
+    """A softmax, and a look for rows of nothing but minus infinity."""
+    rows, columns = _rows_of(call.outputs[0])
+    n = rows * columns
+    return [
+        Lookup("softmax", (rows, columns)),
+        Lookup("compare", (n,)),
+        Lookup("sum_columns", (rows, columns)),
+        Lookup("where", (n,)),
+    ]
+
+
 def _power(call: Call, strides: Strides) -> list[Lookup]:
     square = call.args.get("exponent") in (2, 2.0)
     return [Lookup("pow2" if square else "pow", (_numel(call.outputs[0]),))]
@@ -301,7 +327,10 @@ def _recurrent(call: Call, strides: Strides) -> list[Lookup]:
     steps, batch, width = (*_shape(call.inputs[0]), 1, 1)[:3]
     hidden = _shape(call.inputs[2])[-1] if len(call.inputs) > 2 else width
     gates = max(1, round(_shape(call.inputs[1])[0] / max(hidden, 1))) if len(call.inputs) > 1 else 4
-    return [Lookup("gru" if gates == 3 else "lstm", (steps, batch, math.sqrt((width + hidden) / 2 * hidden)))]
+    curve, rest = "gru" if gates == 3 else "lstm", (batch, math.sqrt((width + hidden) / 2 * hidden))
+    few, many = STEPS
+    share = (steps - few) / (many - few)  # a step takes as long as any other
+    return [Lookup(curve, (few, *rest), 1 - share), Lookup(curve, (many, *rest), share)]
 
 
 _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
@@ -317,7 +346,7 @@ _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
     "native_batch_norm_backward": _image("batch_norm_backward"), "native_group_norm": _group_norm("layer_norm", 0),
     "native_group_norm_backward": _group_norm("layer_norm_backward", 1),
     "_transformer_encoder_layer_fwd": _encoder_layer, "gelu": _gelu(False),
-    "gelu_backward": _gelu(True), "pow": _power, "mkldnn_rnn_layer": _recurrent,
+    "gelu_backward": _gelu(True), "pow": _power, "_safe_softmax": _safe_softmax, "mkldnn_rnn_layer": _recurrent,
 }  # fmt: skip
 
 

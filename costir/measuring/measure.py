@@ -51,6 +51,7 @@ class Row:
         flops, nbytes: what they do.
         special: they evaluate special functions.
         fusable: seconds of traffic through results that only elementwise neighbours read: a compiler would not write them.
+        held: the bound of those that the profiler showed, as `measured` is what they took, both stretched to all of them.
     """
 
     phase: str
@@ -67,6 +68,7 @@ class Row:
     nbytes: float
     special: bool
     fusable: float
+    held: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -76,7 +78,7 @@ class Row:
     @property
     def violated(self) -> float:
         """By how much the measurement is below the bound, 0 where it is not."""
-        return max(0.0, 1 - self.measured / self.bound) if self.measured and self.bound else 0.0
+        return max(0.0, 1 - self.measured / self.held) if self.measured and self.held else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +274,17 @@ def _grouped(each: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _together(rows: Sequence[Row]) -> Row:
-    measured = [r.measured for r in rows if r.measured is not None]
+    seen = [r for r in rows if r.measured is not None]
+    share = sum(r.estimate for r in seen) / max(sum(r.estimate for r in rows), 1e-12)  # of those that the profiler showed
+    measured, held = (
+        (sum(r.measured or 0.0 for r in seen) / share, sum(r.bound for r in seen) / share) if share else (None, 0.0)
+    )
     kinds = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")
     parts = Estimate(**{k: sum(getattr(r.parts, k) for r in rows) for k in kinds})
     votes = {b: sum(r.estimate for r in rows if r.binds == b) for b in ("overhead", "memory", "compute")}
     return replace(
         rows[0], count=len(rows), bound=sum(r.bound for r in rows), estimate=parts.inside, parts=parts,
-        measured=sum(measured) * len(rows) / len(measured) if measured else None, binds=max(votes, key=lambda b: votes[b]),
+        measured=measured, held=held, binds=max(votes, key=lambda b: votes[b]),
         alike=any(r.alike for r in rows), special=rows[0].special, fusable=sum(r.fusable for r in rows),
         flops=sum(r.flops for r in rows), nbytes=sum(r.nbytes for r in rows),
     )  # fmt: skip

@@ -6,6 +6,9 @@ Each is the slope or the difference of two timings of tiny operators, so that no
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,19 +18,23 @@ from costir.measuring.profile import events
 from costir.measuring.timing import timed
 
 _MANY = 64
+_TIMES = 5
+_WINDOWS, _WINDOW = 15, 0.02  # seconds
+_SUDDEN = 4e-6  # seconds
 
 
 def overheads() -> dict[str, float]:
     """Seconds, by name.
 
-    `view`: a view from Python; `view_grad`: one that autograd follows; `module`: one more `nn.Module.__call__`; `grad`: what
-    autograd adds to an operator that it follows; `node`: what its backward node adds to the backward operator's own time;
-    `start`: entering and leaving a backward pass; `leaf`: adding up one parameter's gradient; `optimizer`: what AdamW's loop
-    adds to one of its operators; `step`: entering and leaving that loop; `python`: the part of an operator's time that is
-    spent on the way from Python to it and back.
+    `view`: a view from Python; `view_inner`: one that torch makes inside of another function; `module`: one more
+    `nn.Module.__call__`; `grad`: what autograd adds to an operator that it follows; `node`: what its backward node adds to the
+    backward operator's own time; `start`: entering and leaving a backward pass; `leaf`: adding up one parameter's gradient;
+    `optimizer`: what AdamW's loop adds to one of its operators, and `optimizer_inside` how much of that lies inside of it;
+    `step`: entering and leaving that loop; `python`: the part of an operator's time that is spent on the way from Python to it
+    and back. And `lost`, no seconds but the share of a core's time that the system takes, for its clock and other things.
     """
     with torch.enable_grad():
-        return {**_views(), **_modules(), **_autograd(), **_optimizer(), "python": _python()}
+        return {**_views(), **_modules(), **_autograd(), **_optimizer(), "python": _python(), "lost": _lost()}
 
 
 def _best(function: Any) -> float:
@@ -35,9 +42,9 @@ def _best(function: Any) -> float:
 
 
 def _views() -> dict[str, float]:
-    x = torch.rand(8, 8)
-    y = torch.rand(8, 8, requires_grad=True)
-    return {"view": _best(lambda: x.view(64)), "view_grad": _best(lambda: y.view(64))}
+    x, y = torch.rand(8, 8), torch.rand(_MANY, 8)
+    many, few = _best(lambda: y.chunk(_MANY)), _best(lambda: y.chunk(2))
+    return {"view": _best(lambda: x.view(64)), "view_inner": max(0.0, (many - few) / (_MANY - 2))}
 
 
 class _Nested(nn.Module):  # type: ignore[misc]
@@ -64,61 +71,98 @@ def _chain(x: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def _autograd() -> dict[str, float]:
+    """Differences of four timings, which a moment's disturbance of one spoils: the median over several times all four."""
+    found = [_chains() for _ in range(_TIMES)]
+    middle = {k: statistics.median(f[k] for f in found) for k in found[0]}
+    leaves = [torch.rand(16, requires_grad=True) for _ in range(_MANY)]
+
+    def gather(n: int) -> None:
+        for p in leaves[:n]:
+            p.grad = None
+        torch.cat(leaves[:n]).sum().backward()
+
+    leaf = (_best(lambda: gather(_MANY)) - _best(lambda: gather(2))) / (_MANY - 2)
+    return {k: max(0.0, v) for k, v in {**middle, "leaf": leaf}.items()}
+
+
+def _chains() -> dict[str, float]:
+    """What autograd adds to a chain of tiny operators, forward and backward."""
     plain, leaf = torch.rand(16), torch.rand(16, requires_grad=True)
-    unary = _best(lambda: _chain(plain, _MANY)) / _MANY
-    followed = _best(lambda: _chain(leaf, _MANY)) / _MANY
 
     def step(n: int) -> None:
         leaf.grad = None
         _chain(leaf, n).sum().backward()
 
-    short, long = _best(lambda: step(1)), _best(lambda: step(1 + _MANY))
-    node = (long - short) / _MANY - followed - unary
-    leaves = [torch.rand(16, requires_grad=True) for _ in range(_MANY)]
-    both = [torch.rand(16, requires_grad=True) for _ in range(2)]
+    unary, followed = (_best(lambda x=x: _chain(x, _MANY)) / _MANY for x in (plain, leaf))
+    short, long = (_best(lambda n=n: step(n)) for n in (1, 1 + _MANY))
+    node = (long - short) / _MANY - followed - (unary - _python())  # the engine does not come from Python
+    return {"grad": followed - unary, "node": node, "start": short - 2 * (followed + unary) - 2 * node}
 
-    def gather(parameters: list[torch.Tensor]) -> None:
-        for p in parameters:
-            p.grad = None
-        torch.cat(parameters).sum().backward()
 
-    one_leaf = (_best(lambda: gather(leaves)) - _best(lambda: gather(both))) / (_MANY - 2)
-    start = short - 2 * (followed + unary) - 2 * node
-    return {k: max(0.0, v) for k, v in {"grad": followed - unary, "node": node, "leaf": one_leaf, "start": start}.items()}
+_IN_STEP = ("add_", "mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_")  # for one parameter
+_READ = 1  # and a number of it that Python looks at
 
 
 def _optimizer() -> dict[str, float]:
-    """AdamW's own loop: its time for one tiny parameter, less that of the operators in it."""
-    one, all_of_them = (_steps(n) for n in (1, 1 + _MANY))
+    """AdamW's own loop: its time for one tiny parameter, less that of the operators in it.
+
+    `optimizer_inside` is the part of it that lies in the operators: in a loop over several each finds less of its code.
+    """
+    (one, _), (all_of_them, loop) = (_steps(n) for n in (1, 1 + _MANY))
     each = (all_of_them - one) / _MANY
     x, y = torch.rand(16), torch.rand(16)
+    calls = {
+        "add_": lambda: x.add_(1e-9), "mul_": lambda: x.mul_(1.0), "lerp_": lambda: x.lerp_(y, 0.1),
+        "addcmul_": lambda: x.addcmul_(y, y, value=1e-9), "sqrt": x.sqrt, "div": lambda: x / 2.0,
+        "addcdiv_": lambda: x.addcdiv_(y, y, value=1e-9),
+    }  # fmt: skip
     with torch.no_grad():
-        work = sum(map(_best, (
-            lambda: x.mul_(1.0), lambda: x.lerp_(y, 0.1), lambda: x.mul_(1.0), lambda: x.addcmul_(y, y, value=1e-9),
-            lambda: x.sqrt(), lambda: x / 2.0, lambda: x.add_(1e-9), lambda: x.addcdiv_(y, y, value=1e-9),
-        )))  # fmt: skip
-    return {"optimizer": max(0.0, (each - work) / 10), "step": max(0.0, one - each)}
+        work = {name: _best(call) for name, call in calls.items()}
+        alone = {name: _seen(partial(_repeat, call), name) for name, call in calls.items()}
+        more = statistics.fmean(_seen(loop, name) - alone[name] for name in _IN_STEP)
+    around = max(0.0, each - sum(work[name] for name in _IN_STEP)) / (len(_IN_STEP) + _READ)
+    return {"optimizer": around, "optimizer_inside": min(max(0.0, more), around), "step": max(0.0, one - each)}
 
 
-def _steps(n: int) -> float:
-    """Seconds of AdamW's step over so many tiny parameters."""
+def _steps(n: int) -> tuple[float, Callable[[], Any]]:
+    """Seconds of AdamW's step over so many tiny parameters, and the step."""
     parameters = [nn.Parameter(torch.rand(16)) for _ in range(n)]
     for p in parameters:
         p.grad = torch.rand(16)
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
     optimizer.step()
-    return _best(optimizer.step)
+    return _best(optimizer.step), optimizer.step
+
+
+def _seen(function: Callable[[], Any], name: str) -> float:
+    """What the profiler says an operator takes in a function, the median."""
+    found = [e.end - e.start for e in events(function) if e.name == f"aten::{name}"]
+    return statistics.median(found) if found else 0.0
 
 
 def _python() -> float:
-    """What a tiny operator takes from Python, less what the profiler says that the operator itself takes."""
+    """What tiny operators take from Python, less what the profiler says that they themselves take; the median of several."""
     x = torch.rand(16)
-
-    def several() -> None:
-        for _ in range(_MANY):
-            x.mul(2.0)
-
+    calls = {"neg": x.neg, "exp": x.exp, "sqrt_": x.sqrt_, "relu": x.relu, "tanh": x.tanh}
     with torch.no_grad():
-        whole = _best(several) / _MANY
-        inside = [e.end - e.start for e in events(several) if e.name == "aten::mul"]
-    return max(0.0, whole - statistics.median(inside)) if inside else 0.0
+        return statistics.median(max(0.0, _best(f) - _seen(partial(_repeat, f), name)) for name, f in calls.items())
+
+
+def _repeat(call: Callable[[], Any]) -> None:
+    for _ in range(_MANY):
+        call()
+
+
+def _lost() -> float:
+    """The share of the time that passes in sudden steps while nothing but the clock is read; the median over windows."""
+    shares = []
+    for _ in range(_WINDOWS):
+        lost, began = 0.0, time.perf_counter()
+        last = began
+        while last < began + _WINDOW:
+            now = time.perf_counter()
+            if now - last > _SUDDEN:
+                lost += now - last
+            last = now
+        shares.append(lost / (last - began))
+    return statistics.median(shares)

@@ -19,7 +19,7 @@ from costir.measuring.lookup import VIEWS
 from costir.measuring.subject import Recorded
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library announces every start and stop
-RUNS = 5
+RUNS = 7
 AHEAD = 60  # events: a call without an event of its own must not take one from much later
 
 
@@ -33,12 +33,30 @@ class Event:
 
 
 def in_place(step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUNS) -> list[float | None]:
-    """The seconds of every call, the shortest of several profiled steps; None where the profiler shows no such event."""
-    best: list[float | None] = [None] * len(calls)
+    """The seconds of every call over several profiled steps, the lower quartile; None where the profiler shows no such event.
+
+    The shortest would add up to less than any step takes, as each call has its own best one. The median has calls in it that
+    got fresh pages from the system, which the best step, that the whole is, did not need.
+    """
+    found: list[list[float]] = [[] for _ in calls]
     for _ in range(runs):
-        found = _matched(events(step), [_names(r) for r in calls])
-        best = [b if f is None else f if b is None else min(b, f) for b, f in zip(best, found, strict=True)]
-    return best
+        for seconds, one in zip(found, _one_run(events(step), calls), strict=True):
+            if one is not None:
+                seconds.append(one)
+    return [sorted(seconds)[len(seconds) // 4] if seconds else None for seconds in found]
+
+
+def _one_run(seen: Sequence[Event], calls: Sequence[Recorded]) -> list[float | None]:
+    """The seconds of every call in one step; an optimizer's are looked for from where it begins, and only there."""
+    cut = next((i for i, e in enumerate(seen) if e.name.startswith("Optimizer.step#")), len(seen))
+    last = [r.call.phase == "optimizer" and cut < len(seen) for r in calls]
+    parts = {
+        late: iter(
+            _matched(seen[cut:] if late else seen[:cut], [_names(r) for r, k in zip(calls, last, strict=True) if k == late])
+        )
+        for late in (False, True)
+    }
+    return [next(parts[late]) for late in last]
 
 
 def _names(r: Recorded) -> tuple[str, ...]:
@@ -56,11 +74,12 @@ def events(step: Callable[[], Any]) -> list[Event]:
     """What one step ran, in the order in which it began."""
     with profile(use_kineto=True) as found:
         step()
+    seen = [e for e in found.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CPU]
+    first = min((e.start_ns() for e in seen), default=0)  # seconds since 1970 in a float are only good to 0.2 us
     out = []
-    for e in found.kineto_results.events():
-        if e.device_type() == torch.autograd.DeviceType.CPU:
-            start = e.start_ns() * 1e-9
-            out.append(Event(e.name(), start, start + e.duration_ns() * 1e-9))
+    for e in seen:
+        start = (e.start_ns() - first) * 1e-9
+        out.append(Event(e.name(), start, start + e.duration_ns() * 1e-9))
     return sorted(out, key=lambda e: (e.start, -e.end))
 
 

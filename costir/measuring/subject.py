@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,8 @@ from costir.measuring.lookup import VIEWS
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
+RECORDED = 4  # steps
+NO_NODE = -1
 PAGE = 12  # bits: memory is followed in pages of 4 kB
 
 
@@ -33,10 +39,12 @@ class Recorded:
         far: for each tensor operand, the bytes that were touched since its memory was touched before; -1 for never.
         out: the same for the results' memory.
         tracked: autograd follows the call.
-        since: the bytes that were touched since an operator of this name ran; 0 for one right after another.
-        others: how many other operators ran since.
+        since: the bytes that were touched since this operator ran; 0 for one right after another.
+        others: the operators that ran since, each once.
         moved: the bytes that it touches itself.
         read, made: for each tensor operand and result, how many calls ago its memory was touched; 0 where it was not.
+        inner: torch itself calls it: a part of a larger function, or the backward engine. Others come from Python.
+        begins: the backward engine has come to another node.
     """
 
     call: Call
@@ -45,10 +53,12 @@ class Recorded:
     out: tuple[int, ...]
     tracked: bool
     since: int
-    others: int = 0
+    others: tuple[str, ...] = ()
     moved: int = 0
     read: tuple[int, ...] = ()
     made: tuple[int, ...] = ()
+    inner: bool = False
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,20 +166,24 @@ class _Runs:
         return calls
 
     def record(self, world: Any = None) -> list[Recorded]:
-        """One step, written down operator by operator, with where its memory lies; twice, to see whether steps are alike.
+        """One step, written down operator by operator, with where its memory lies: in several steps, each may have another.
 
         `world` is the mesh of processes that it runs on, None for this one alone.
         """
-        first, seen = self._recorded(world), self._recorded(world)
-        if len(first.events) != len(seen.events):
+        steps = [self._recorded(world) for _ in range(RECORDED)]
+        seen = steps[-1]
+        if any(len(step.events) != len(seen.events) for step in steps):
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
-        found, _ = reuse([e.op for e in seen.events], seen.spans)
+        ops = [e.op for e in seen.events]
+        found, _ = reuse(ops, *(step.spans for step in steps))
         out = []
-        for event, tracked, x in zip(seen.events, seen.tracked, found, strict=True):
+        inner = _inner(ops, seen.places)
+        for i, (event, x) in enumerate(zip(seen.events, found, strict=True)):
             call = trace.concrete(event)
             strides = tuple(seen.strides.get(t.ref, ()) for t in call.inputs)
-            ages = (x.read, x.made)
-            out.append(Recorded(call, strides, x.reads, x.writes, tracked, x.since, x.others, x.moved, *ages))
+            begins = seen.nodes[i] not in (NO_NODE, seen.nodes[i - 1] if i else NO_NODE)
+            out.append(Recorded(call, strides, x.reads, x.writes, seen.tracked[i], x.since, x.others, x.moved, x.read, x.made,
+                                inner[i], begins))  # fmt: skip
         return out
 
     def _recorded(self, world: Any) -> _RealRecorder:
@@ -188,6 +202,7 @@ class _Runs:
 
 
 Span = tuple[int, int]  # an address, and bytes
+Place = tuple[int, int]  # a frame of Python, and how far it is
 
 
 class _RealRecorder(Recorder):
@@ -198,6 +213,8 @@ class _RealRecorder(Recorder):
         self.strides: dict[int, tuple[int, ...]] = {}  # by ref
         self.tracked: list[bool] = []
         self.spans: list[tuple[list[Span], list[Span]]] = []  # of every call's operands and results
+        self.places: list[Place] = []
+        self.nodes: list[int] = []  # of the backward engine
 
     def describe(self, t: torch.Tensor) -> RawTensor:
         raw = super().describe(t)
@@ -210,9 +227,42 @@ class _RealRecorder(Recorder):
         super().note_call(op, args, out)
         spans = [_span(t) for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor)]
         made = [_span(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        place = _place() if len(self.events) > before else (0, 0)
+        node = _node() if self.scope.phase == "backward" else NO_NODE
         for _ in range(len(self.events) - before):
             self.tracked.append(torch.is_grad_enabled() and self.scope.phase == "forward")
             self.spans.append((spans, made))
+            self.places.append(place)
+            self.nodes.append(node)
+
+
+def _node() -> int:
+    """The number of the node that the backward engine runs; those that collect gradients are counted by parameter."""
+    node = torch._C._current_autograd_node()
+    return NO_NODE if node is None or "AccumulateGrad" in node.name() else int(node._sequence_nr())
+
+
+def _place() -> Place:
+    """Where Python is while an operator runs: below the dispatch mode lies the frame that called torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not Recorder.__torch_dispatch__.__code__:
+        frame = frame.f_back
+    frame = frame.f_back if frame is not None else None
+    return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
+
+
+def _inner(ops: Sequence[str], places: Sequence[Place]) -> list[bool]:
+    """Whether torch itself makes each call: Python has not moved since the one before.
+
+    A loop comes to the same place again: with the operator that began there.
+    """
+    out: list[bool] = []
+    place, first = (-1, -1), ""
+    for op, here in zip(ops, places, strict=True):
+        out.append(here == place and op != first)
+        if not out[-1]:
+            place, first = here, op
+    return out
 
 
 def _span(t: torch.Tensor) -> Span:
@@ -227,7 +277,7 @@ class Reuse:
 
     Attributes:
         reads, writes: since each operand's and each result's memory was touched, itself included; -1 for never.
-        since, others: since an operator of this name ran: bytes, and other operators.
+        since, others: since this operator ran: bytes, and which others ran.
         moved: what the call touches itself.
         read, made: how many calls ago the memory was touched; 0 where it was not.
     """
@@ -235,38 +285,54 @@ class Reuse:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     since: int
-    others: int
+    others: tuple[str, ...]
     moved: int
     read: tuple[int, ...] = ()
     made: tuple[int, ...] = ()
 
 
-def reuse(ops: Sequence[str], spans: Sequence[tuple[list[Span], list[Span]]]) -> tuple[list[Reuse], int]:
-    """What every call finds, in steps that repeat, and the bytes that a step touches: the second time round counts.
+Spans = Sequence[tuple[list[Span], list[Span]]]  # for every call of a step, its operands and its results
 
-    Memory is followed in pages of 4 kB; a view touches none.
+
+def reuse(ops: Sequence[str], *steps: Spans) -> tuple[list[Reuse], int]:
+    """What every call finds, in steps that repeat, and the bytes that they touch.
+
+    The first step is only what came before; of the others it is the median. A step alone is taken to repeat, with the same
+    memory. Memory is followed in pages of 4 kB; a view touches none.
     """
-    pages = _Pages(s for both in spans for part in both for s in part)
+    played = steps if len(steps) > 1 else steps * 2
+    pages = _Pages(s for spans in steps for both in spans for part in both for s in part)
     ran: dict[str, int] = {}  # in the order in which they ran last
     at: dict[int, int] = {}  # which call, by the time
-    for again in (False, True):
-        found: list[Reuse] = []
-        for i, (op, (reads, writes)) in enumerate(zip(ops, spans, strict=True), len(ops) if again else 0):
+    rounds: list[list[Reuse]] = []
+    for k, spans in enumerate(played):
+        rounds.append([])
+        for i, (op, (reads, writes)) in enumerate(zip(ops, spans, strict=True), k * len(ops)):
             if op.partition(".")[2].partition(".")[0] in VIEWS:
-                found.append(Reuse((-1,) * len(reads), (-1,) * len(writes), 0, 0, 0))
+                rounds[-1].append(Reuse((-1,) * len(reads), (-1,) * len(writes), 0, (), 0))
                 continue
             far, out = (tuple(pages.back(s) for s in part) for part in (reads, writes))
             ages = [tuple(i - at[t] if (t := pages.touched(s)) else 0 for s in part) for part in (reads, writes)]
             before = ran.pop(op, None)
-            later = 0 if before is None else sum(t > before for t in ran.values())
+            later = () if before is None else tuple(k for k, t in ran.items() if t > before)
             since = 0 if before is None else pages.since(before)
             ran[op] = pages.touch(dict.fromkeys((*reads, *writes)))
             at[ran[op]] = i
             moved = sum(size for _, size in dict.fromkeys((*reads, *writes)))
-            found.append(Reuse(far, out, since, later, moved, *ages))
-        if again:
-            break
-    return found, pages.all
+            rounds[-1].append(Reuse(far, out, since, later, moved, *ages))
+    return [_usual(found) for found in zip(*rounds[1:], strict=True)], pages.all
+
+
+def _usual(found: Sequence[Reuse]) -> Reuse:
+    """What a call usually finds: every number the median over the steps."""
+
+    def middle(numbers: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+        return tuple(map(statistics.median_low, zip(*numbers, strict=True)))
+
+    return dataclasses.replace(
+        found[-1], since=statistics.median_low(x.since for x in found), reads=middle(x.reads for x in found),
+        writes=middle(x.writes for x in found), read=middle(x.read for x in found), made=middle(x.made for x in found),
+    )  # fmt: skip
 
 
 class _Pages:

@@ -1,0 +1,310 @@
+"""Parts of an estimate: code that others drive out, calls that do not come from Python, memory of products, rows of tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from calibrations import made_up
+from torch import nn
+
+from costir.calibration import Calibration, Curve
+from costir.cost import cost_of
+from costir.load.subject import family_of
+from costir.measuring import calibrate, interrupted, measure, overheads, profile
+from costir.measuring.estimate import Estimator
+from costir.measuring.lookup import lookups
+from costir.measuring.profile import Event
+from costir.measuring.subject import Recorded, _inner, reuse, subject
+from costir.trace import record_calls
+
+
+def changed(curves=None, **numbers):
+    """The made-up machine with other curves and numbers."""
+    c = made_up()
+    return Estimator(Calibration(c.about, c.noise, {**c.numbers, **numbers}, {**c.curves, **(curves or {})}))
+
+
+def call_of(function, *operands):
+    return list(record_calls(function, *operands))[-1]
+
+
+def line(axis, points):
+    return Curve((axis,), (tuple(points),), tuple(points.values()))
+
+
+# ------------------------------------------------------------------------------------------------ code of other operators
+
+
+def test_code_is_driven_out_by_the_operators_that_ran_since():
+    """Of an operator with little code by its own curve; the others weigh by the code that they have."""
+    turns = {"turn_light": line("others", {1: 1e-6, 4: 3e-6}), "turn_heavy": line("others", {1: 8e-6, 4: 16e-6})}
+    apart = {f"apart_{name}": 0.5 for name in made_up().curves} | {"apart_gelu": 2.0}
+    e = changed(turns, **apart)
+    average = sum(v**1.5 for v in apart.values()) / len(apart)
+    x = torch.rand(8)
+    relu, gelu = call_of(torch.relu, x), call_of(torch.nn.functional.gelu, x)
+
+    def own(call, since, others, inner=False):
+        first = [Recorded(c, (), (), (), False, 0) for c in (relu, gelu)]
+        return e.all([*first, Recorded(call, (), (), (), False, since, others, inner=inner)])[-1].apart
+
+    assert own(relu, 0, ()) == 0  # right after itself
+    heavy = 2**1.5 / average
+    assert heavy > 4
+    assert own(relu, 8, (gelu.op,)) == pytest.approx(0.5 * 3e-6)  # as many as were measured, and no more
+    light = 0.5**1.5 / average
+    assert light < 1
+    assert own(gelu, 8, (relu.op,)) == pytest.approx(2 * 8e-6 * light)  # fewer than one: less in proportion
+    assert own(gelu, 8, (relu.op,), inner=True) == pytest.approx(8e-6 * light)
+    assert own(relu, 8, ("aten.unknown.default",)) == 0
+
+
+def test_turns_are_measured_for_operators_with_little_and_with_much_code(monkeypatch):
+    """On a machine where an operator takes 1 us more for every other one in turn, ten times as much where it has much code."""
+    names = [f"k{i}" for i in range(8)]
+    apart = {n: 2.0 if i % 4 == 0 else 0.5 for i, n in enumerate(names)}
+    monkeypatch.setattr(
+        interrupted, "_in_turn", lambda calls, hot, k: {n: (k - 1) * (1e-5 if apart[n] > 1 else 1e-6) for n in calls}
+    )
+    found = interrupted._turns(dict.fromkeys(names), {}, apart)
+    assert found["turn_light"].grid == ((1, 3, 7),)
+    assert found["turn_light"].seconds == pytest.approx((2e-6, 6e-6, 14e-6))
+    assert found["turn_heavy"].seconds == pytest.approx((5e-6, 15e-6, 35e-6))
+
+
+def test_surfaces_say_what_work_between_costs_beyond_running_in_turn(monkeypatch):
+    """Calls on a clock of its own: 5 us in turn, 1 us more per MB between; the first 7 us more per ms, and a disturbance."""
+    now, disturbed = SimpleNamespace(between=(0, 0), round=0), itertools.cycle([1e-3, 0, 0, 0, 0])
+
+    def rows(calls, rounds):
+        size, passed = now.between
+        extra = 5e-6 + 1e-6 * size / 2**20 + next(disturbed)
+        return [[2e-6 * k + extra + (7e-9 * passed if k == 0 else 0) for k in range(len(calls))]]
+
+    monkeypatch.setattr(interrupted, "_rows", rows)
+    monkeypatch.setattr(interrupted, "between", lambda size, passed, memory: lambda: setattr(now, "between", (size, passed)))
+    calls = [None] * 4
+    own, common = interrupted._surfaces(calls, [2e-6 * k for k in range(4)], [1.0] * 4)
+    assert own.at(1 << 24, 1000) == pytest.approx(16e-6, rel=0.01)
+    assert own.at(1 << 12, 1) == pytest.approx(interrupted.LEAST)
+    assert common.at(1 << 20, 16000) == pytest.approx(7e-9 * 15999, rel=0.01)
+
+
+# -------------------------------------------------------------------------------------------------------- who calls
+
+
+class Loops(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = x * 2.0
+        return torch.relu(self.layer(x))
+
+
+def recorded(phase):
+    family = family_of(lambda B=2: (Loops(), (torch.rand(B, 4),), {}), {})
+    return subject(family, {"B": 2}, phase).record()
+
+
+def test_calls_from_python_are_told_from_those_that_torch_makes():
+    calls = [(r.call.name, r.inner) for r in recorded("forward")]
+    assert calls == [("mul", False)] * 3 + [("t", False), ("addmm", True), ("relu", False)]
+    back = [r for r in recorded("backward") if r.call.phase == "backward"]
+    engine = [r for r in back if r.call.name in ("threshold_backward", "mm", "sum", "mul")]
+    assert engine
+    assert all(r.inner for r in engine)
+
+
+def test_a_loop_comes_to_the_same_place_again():
+    assert _inner(["a", "b", "a", "b"], [(1, 1)] * 4) == [False, True, False, True]
+    assert _inner(["a", "a", "b"], [(1, 1), (1, 2), (2, 2)]) == [False, False, False]
+
+
+def test_a_backward_node_is_paid_for_once():
+    """A linear layer's node makes several calls, and collecting gradients is no node of its own."""
+    calls = [r for r in recorded("backward") if r.call.phase == "backward"]
+    paid = [x.framework for x in changed(node=5e-6, leaf=0.0).all(calls)]
+    nodes = 1 + 1 + 1 + 1  # the loss's sum, relu, the linear layer and its transposed weight: the input wants no gradient
+    assert sum(r.begins for r in calls) == nodes
+    assert sum(paid) == pytest.approx(5e-6 * nodes)
+    assert sum(r.call.name in ("mm", "t", "sum") for r in calls) > 3
+
+
+def test_what_comes_from_python_is_left_out_of_calls_that_do_not():
+    e, x = changed(python=0.3e-6), torch.rand(8)
+    r = Recorded(call_of(torch.relu, x), (), (), (), False, 0)
+    outer, inner = e.of(r), e.of(dataclasses.replace(r, inner=True))
+    assert outer.total - inner.total == pytest.approx(0.3e-6)
+    assert outer.inside == pytest.approx(inner.inside)  # a profiler sees neither
+
+
+# ---------------------------------------------------------------------------------------------------------- memory
+
+
+def test_memory_that_differs_from_step_to_step_counts_by_its_median():
+    kb = 1024
+    a, b, c = (1 << 20, 64 * kb), (2 << 20, 64 * kb), (3 << 20, 256 * kb)
+    steps = [[([], [a]), ([], [x])] for x in (b, c, a, a)]
+    found, _ = reuse(["x", "y"], *steps)
+    assert found[1].writes == (64 * kb,)  # never before, 64 kB, 64 kB
+    (alone, _), _ = reuse(["x", "y"], steps[1])
+    assert alone.writes == (320 * kb,)
+
+
+def test_operands_and_results_of_products_have_curves_of_their_own():
+    pools = (1 << 20, 1 << 26)
+    far = {"first": 101e-6, "result": 51e-6, "sum": 61e-6, "read": 11e-6, "write": 11e-6}
+    e = changed({f"far_{k}": Curve(("pool",), (pools,), (1e-6, s)) for k, s in far.items()})
+    x, y, bias = torch.rand(512, 512), torch.rand(512, 512), torch.rand(512)
+
+    def cold(function, *operands, first=1, out=1):
+        call = call_of(function, *operands)
+        backs = tuple(first if t.numel == 512 * 512 else 1 for t in call.inputs)
+        return e.of(Recorded(call, (), backs, (out,), False, 0)).cold
+
+    near = 1e-6 * 101 ** (1 / 4)  # three MB, at which all three are read all the time: log 3 of log 64 of the way
+    assert cold(torch.mm, x, y, first=1 << 26) == pytest.approx(2 * 101e-6 - 2 * e.c.curves["far_first"].at(3 << 20), rel=1e-6)
+    assert near < e.c.curves["far_first"].at(3 << 20)
+    plain, with_bias = cold(torch.mm, x, y, out=1 << 26), cold(torch.addmm, bias, x, y, out=1 << 26)
+    assert plain == pytest.approx(51e-6 - e.c.curves["far_result"].at(3 << 20), rel=1e-6)
+    assert with_bias == pytest.approx(61e-6 - e.c.curves["far_sum"].at((3 << 20) + 2048), rel=1e-3)
+
+
+def test_rows_of_a_table_that_is_far_away_are_fetched_one_by_one():
+    """1024 rows took 100 us more from all over memory than from a table in the cache."""
+    c = made_up().curves["embedding"]
+    far = line("columns", {16: c.at(1024, 16) + 100e-6, 1024: c.at(1024, 1024) + 100e-6})
+    reads = Curve(("pool",), ((1 << 20, 1 << 26),), (1e-6, 2e-6))
+    e = changed({"far_rows": far, "far_read": reads})
+    table = torch.rand(1 << 16, 16)
+    call = call_of(nn.functional.embedding, torch.arange(512), table)
+
+    def cold(back):
+        return e.of(Recorded(call, (), (back, 1), (1,), False, 0)).cold
+
+    assert cold(1 << 26) == pytest.approx(50e-6, rel=1e-6)
+    assert cold(1) == 0
+    assert 0 < cold(1 << 23) < 50e-6
+
+
+# --------------------------------------------------------------------------------------------------------- lookups
+
+
+def curves_of(function, *operands, strides=()):
+    call = call_of(function, *operands)
+    return lookups(call, strides, cost_of(call)[0])
+
+
+def test_a_bias_is_copied_into_the_result_first():
+    x, w, b = torch.rand(6, 8), torch.rand(8, 5), torch.rand(5)
+    assert [(f.curve, f.sizes) for f in curves_of(torch.addmm, b, x, w)] == [("mm_nn", (6, 5, 8)), ("bias", (6, 5))]
+    assert [f.curve for f in curves_of(torch.mm, x, w)] == ["mm_nn"]
+
+
+def test_division_by_a_number_is_a_product():
+    x = torch.rand(6)
+    assert curves_of(lambda t: t / 2.0, x)[0].curve == "unary"
+    assert curves_of(torch.div, x, x)[0].curve == "div"
+    assert curves_of(lambda t: -t, x)[0].curve == "neg"
+
+
+def test_a_step_of_a_recurrent_layer_takes_as_long_as_any_other():
+    """A curve on which a step takes 3 us and the layer 10 us: at every length what that says, where logarithms would not."""
+    curves = {
+        name: Curve(("steps", "batch", "width"), ((8, 64), (1, 16), (32, 512)), (34e-6,) * 4 + (202e-6,) * 4)
+        for name in ("lstm", "gru")
+    }
+    e = changed(curves)
+    for steps in (1, 8, 20, 64, 100):
+        call = call_of(nn.LSTM(64, 64).eval(), torch.rand(steps, 4, 64))
+        call = next(c for c in record_calls(nn.LSTM(64, 64).eval(), torch.rand(steps, 4, 64)) if "rnn" in c.name)
+        assert e.of(Recorded(call, (), (), (), False, 0)).kernel == pytest.approx(10e-6 + 3e-6 * steps)
+
+
+def test_a_first_layer_has_half_the_backward_work():
+    layer = nn.Conv2d(4, 4, 3, padding=1)
+    backward = {}
+    for wanted in (False, True):
+        x = torch.rand(1, 4, 8, 8, requires_grad=wanted)
+        (call,) = [c for c in record_calls(layer, x, backward=True) if c.name == "convolution_backward"]
+        backward[wanted] = lookups(call, (), cost_of(call)[0])[0]
+    assert backward[True].times == 2 * backward[False].times
+    assert backward[True].sizes == backward[False].sizes
+
+
+# ------------------------------------------------------------------------------------------------------- measuring
+
+
+def test_an_optimizers_calls_are_looked_for_in_its_own_part():
+    def recorded(name, phase):
+        return Recorded(dataclasses.replace(call_of(torch.relu, torch.rand(2)), op=f"aten.{name}.default", phase=phase), (), (),
+                        (), False, 0)  # fmt: skip
+
+    calls = [
+        recorded("mul", "backward"),
+        recorded("add_", "backward"),
+        recorded("mul", "optimizer"),
+        recorded("add_", "optimizer"),
+    ]
+    seen = [Event("aten::mul", 0, 1), Event("Optimizer.step#AdamW.step", 5, 20), Event("aten::mul", 6, 8),
+            Event("aten::add_", 9, 12)]  # fmt: skip
+    assert profile._one_run(seen, calls) == [1, None, 2, 3]
+    assert profile._one_run(seen[2:], calls[2:]) == [2, 3]  # nothing announced
+
+
+def test_calls_that_the_profiler_did_not_show_do_not_break_a_bound():
+    """Of two equal rows the small one was seen: neither its time nor its bound stands for the large one."""
+    row = measure.Row(
+        "forward", "a", "relu", 1, 8e-6, 16e-6, None, "memory", measure.Estimate(16e-6), False, 0, 0, False, 0, 8e-6
+    )
+    small = dataclasses.replace(row, bound=1e-6, estimate=2e-6, measured=1.5e-6, parts=measure.Estimate(2e-6), held=1e-6)
+    both = measure._together([row, small])
+    assert both.bound == pytest.approx(9e-6)
+    assert both.measured == pytest.approx(1.5e-6 * 9)  # stretched by the estimate
+    assert both.error == pytest.approx(2 / 1.5 - 1)
+    assert both.violated == 0
+    fast = measure._together([row, dataclasses.replace(small, measured=0.5e-6)])
+    assert fast.violated == pytest.approx(0.5)
+    assert measure._together([row]).measured is None
+
+
+def test_bandwidths_leave_out_the_time_of_a_call(monkeypatch):
+    """A machine that takes 1 us a call and moves 100 GB/s: that is what it is found to do at every size, whoever moves."""
+    monkeypatch.setattr(calibrate, "WORKING_SETS", (8192, 1 << 17, 1 << 20))
+    sizes = []
+
+    def noted(make):
+        return lambda size: (sizes.append(size), make(size))[1]
+
+    movers = {k: (noted(make), times) for k, (make, times) in calibrate.MOVERS.items()}
+    monkeypatch.setattr(calibrate, "MOVERS", movers)
+    clock = SimpleNamespace(time=lambda f, rounds=3: 1e-6 + sizes[-1] * (2 if "mul_" in str(f) else 1) / 100e9)
+    found = calibrate._envelope(calibrate._bandwidths(clock))
+    for rate in found.values():
+        assert rate == pytest.approx(100e9, rel=0.02)
+
+
+def test_what_the_system_takes_is_a_share_of_the_time(monkeypatch):
+    """A clock that goes by 1 us and loses 50 us in every ms."""
+    ticks = itertools.accumulate(itertools.cycle([1e-6] * 950 + [51e-6]))
+    monkeypatch.setattr(overheads, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    assert overheads._lost() == pytest.approx(0.05, abs=0.003)
+    steady = itertools.accumulate(itertools.repeat(1e-6))
+    monkeypatch.setattr(overheads, "time", SimpleNamespace(perf_counter=lambda: next(steady)))
+    assert overheads._lost() == 0
+
+
+def test_a_clock_of_the_profiler_is_exact_to_nanoseconds():
+    """In seconds since 1970 a float knows a time to 0.2 us: durations would be multiples of it."""
+    found = profile.events(lambda: [torch.rand(4).neg() for _ in range(200)])
+    lengths = {round((e.end - e.start) * 1e9) for e in found if e.name == "aten::neg"}
+    assert len({n % 238 for n in lengths}) > 5
+    assert time.time() > 1e9

@@ -1,4 +1,4 @@
-"""What `costir calibrate` shows: the machine, and its collectives."""
+"""What `costir calibrate` shows: the machine, its GPU, and its collectives."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from costir.render import View
 from costir.units import si
 
 
-def calibrated(c: Calibration, chip: Chip, path: str) -> View:
-    """The machine in a few lines."""
+def calibrated(c: Calibration, chip: Chip, path: str, gpu: bool = False) -> View:
+    """The machine in a few lines; `gpu`: it has a GPU, too, which was not asked for."""
     numbers = c.numbers
     levels = [(int(k.rpartition("_")[2]), v) for k, v in numbers.items() if k.startswith("bandwidth_")]
     rows = [(si(size, "B"), si(rate, "B/s")) for size, rate in levels]
@@ -30,20 +30,62 @@ def calibrated(c: Calibration, chip: Chip, path: str) -> View:
         Fact("fresh pages", f"{numbers['fresh'] * 1e9:.3f} ns per byte more for results of 32 MB and above"),
         Fact("written", path), Fact("use", "costir measure model.py --chip here; costir analyze model.py --chip here"),
     ]  # fmt: skip
-    table = Table(
+    if gpu:
+        tail.append(Fact("gpu", "this machine has one, too: costir calibrate --device cuda measures it"))
+    return _view("Calibration", c, chip, path, head, (_bandwidths(rows),), tail)
+
+
+def _bandwidths(rows: list[tuple[str, str]]) -> Table:
+    return Table(
         (Column("working set", right=True), Column("bandwidth", right=True)), tuple(Entry("operator", r) for r in rows)
     )
+
+
+def _view(
+    title: str, c: Calibration, chip: Chip, path: str, head: list[Fact], tables: tuple[Table, ...], tail: list[Fact]
+) -> View:
+    """A calibration in all formats; for machines, all its numbers and the rates."""
+    rates = {k: float(v) for k, v in chip.matrix.items()}
     data = {
-        "schema": "costir/calibration/1", "about": dict(c.about), "noise": c.noise, "numbers": dict(numbers),
-        "rates": {k: float(v) for k, v in chip.matrix.items()}, "file": path,
+        "schema": "costir/calibration/1", "about": dict(c.about), "noise": c.noise, "numbers": dict(c.numbers),
+        "rates": rates, "file": path,
     }  # fmt: skip
-    flat = [
-        ("quantity", "value"),
-        ("noise", c.noise),
-        *numbers.items(),
-        *((f"matrix.{k}", float(v)) for k, v in chip.matrix.items()),
+    flat = [("quantity", "value"), ("noise", c.noise), *c.numbers.items(), *((f"matrix.{k}", v) for k, v in rates.items())]
+    return View(lambda: Document(title, tuple(head), tables, tuple(tail)), lambda: data, lambda: flat)
+
+
+SHOWN = ("exp", "tanh", "erf", "gelu", "softmax", "layer_norm", "sum", "clone", "transposed", "attention_bf16", "conv3")
+
+
+def gpu_calibrated(c: Calibration, chip: Chip, path: str, known: str) -> View:
+    """A GPU in a few lines; `known` is what its file is called as a chip."""
+    n, about = c.numbers, c.about
+    memory = f"{si(float(about['memory']), 'B')}, {si(float(about['free']), 'B')} of it free"
+    head = [
+        Fact("gpu", f"{about['gpu']}, compute capability {about['capability']}, {memory}"),
+        Fact("software", f"torch {about['torch']}, {about['library']}"),
+        Fact("noise", f"{c.noise:.1%}: the median of repeated timings over the best"),
+        *(Fact("matmul", f"{k} {si(float(rate), 'FLOP/s')}, ridge {plain_number(float(chip.ridge(k)))} FLOP/byte")
+          for k, rate in chip.matrix.items()),
+    ]  # fmt: skip
+    around = ", ".join(f"{k} {seconds(n[k])}" for k in ("grad", "node", "view", "module"))
+    least = f"the GPU takes {seconds(n['kernel'])} for the least kernel"
+    tail = [
+        Fact("launch", f"the host takes {seconds(n['launch'])} to start an operator, {least}"),
+        Fact("overhead", f"of the host: {around}"),
+        *(Fact("left out", text) for text in about.get("left_out", "").split("; ") if text),
+        Fact("written", path), Fact("use", f"costir analyze model.py --chip {known}; costir chips {known}"),
+        Fact("not for", "costir measure, which runs models on the CPU"),
+    ]  # fmt: skip
+    rows = [(si(int(k.rpartition("_")[2]), "B"), si(v, "B/s")) for k, v in n.items() if k.startswith("bandwidth_")]
+    known_curves = ((name, c.curves[name]) for name in SHOWN if name in c.curves)
+    lines = [
+        (name, ", ".join(f"{a} = {g[-1]}" for a, g in zip(curve.axes, curve.grid, strict=True)), seconds(curve.seconds[-1]))
+        for name, curve in known_curves
     ]
-    return View(lambda: Document("Calibration", tuple(head), (table,), tuple(tail)), lambda: data, lambda: flat)
+    columns = (Column("operator"), Column("largest"), Column("time", right=True))
+    tables = (_bandwidths(rows), Table(columns, tuple(Entry("operator", line) for line in lines)))
+    return _view("Calibration of a GPU", c, chip, path, head, tables, tail)
 
 
 # ----------------------------------------------------------------------------------------------------------- collectives
@@ -69,12 +111,18 @@ def collectives(c: Collectives, path: str, chip: str) -> View:
     tail = [Fact("missing", f"{kind}: {said}") for kind, said in c.missing.items()]
     tail += [
         Fact("counted", "time = latency + payload / bandwidth; payload: the array, in all_to_all of all devices together"),
-        Fact("written", path), Fact("use", f"costir measure model.py --mesh X={c.groups[-1] if c.groups else 2} --chip {chip}"),
-    ]  # fmt: skip
+        Fact("written", path),
+        Fact("use", f"costir {_verb(c)} model.py --mesh X={c.groups[-1] if c.groups else 2} --chip {chip}"),
+    ]
     rows = [("kind", "devices", "until", "latency", "bandwidth", "worst_error")]
     rows += [(f.kind, f.devices, u, x.latency, x.bandwidth, f.worst) for f in c.fits for u, x in _regimes(f)]  # type: ignore[misc]
     document = Document("Collectives", tuple(head), (Table(columns, tuple(lines)),), tuple(tail))
     return View(lambda: document, lambda: _data(c, path), lambda: rows)
+
+
+def _verb(c: Collectives) -> str:
+    """What they are for: models run in processes on a CPU."""
+    return "analyze" if c.about.get("device") == "cuda" else "measure"
 
 
 def _regimes(f: Fit) -> list[tuple[int | None, Any]]:

@@ -65,7 +65,7 @@ class Calibration:
     """What was measured on one machine.
 
     Attributes:
-        about: cpu, threads, torch, date, and what else says which machine it was.
+        about: cpu, threads, torch, date, and what else says which machine it was; gpu, where it was that which was measured.
         noise: how much longer the median of repeated timings took than the best (0.05: 5 %).
         numbers: overheads in seconds, rates per second, bandwidths in bytes/s.
         curves: by the names of `measuring.kernels`.
@@ -80,6 +80,11 @@ class Calibration:
     def threads(self) -> int:
         """How many threads it was measured with."""
         return int(self.about.get("threads", "1"))
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that it is of; empty where it is of a CPU."""
+        return self.about.get("gpu", "")
 
 
 def from_table(where: str, table: Any) -> Calibration | None:

@@ -220,7 +220,8 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a value")
     _output(c)
     b = verbs.add_parser("calibrate", help="measure this machine", description=CALIBRATE, allow_abbrev=False)
-    b.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default: 1)")
+    b.add_argument("--device", metavar="cpu|cuda[:N]", default="", help="the CPU (default), or a GPU: then --chip here-gpu")
+    b.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch on the CPU (default: 1)")
     b.add_argument(
         "--collectives", action="store_true", help="measure collectives of torch.distributed, and add them to the file"
     )
@@ -255,7 +256,9 @@ def _plan(p: argparse.ArgumentParser) -> None:
 PLAN = "Of all ways to divide a step among devices, those that fit their memory and take least time, and why others are worse."
 MFU = "What share of a chip's peak a run reached, by each convention in use: full and causal attention, 6N, and as traced."
 COLLECTIVE = "A collective on a chip's links, by each algorithm: formula, time, latency, and below which size latency rules."
-CALIBRATE = "Measure this machine in under a minute; the chip file that is written is then known as `--chip here`."
+CALIBRATE = """\
+Measure this machine in under a minute; the chip file that is written is then known as `--chip here`, that of a GPU as
+`--chip here-gpu`, of the second as `--chip here-gpu1`."""
 
 DEMOS = ("matmul", "bandwidth", "fusion", "step", "width")
 DEMO = "Experiments of a lesson on this machine, predicted and measured; costir calibrate must have run before."

@@ -80,7 +80,9 @@ def _find(name: str) -> tuple[str, str]:
         return ids[plain], ""
     known = {_plain(a): n for a, n in aliases().items()}
     if plain not in known:
-        raise ChipError(f"unknown chip {name[:60]!r}", nearest(name[:60].lower(), (*chip_names(), *aliases(), "here")))
+        raise ChipError(
+            f"unknown chip {name[:60]!r}", nearest(name[:60].lower(), (*chip_names(), *aliases(), "here", "here-gpu"))
+        )
     chosen = known[plain]
     family = _file(CHIPS / f"{chosen}.toml").get("family")
     members = [n for n in chip_names() if n != chosen and _file(CHIPS / f"{n}.toml").get("family") == family]
@@ -88,17 +90,34 @@ def _find(name: str) -> tuple[str, str]:
     return chosen, f"{name.strip().lower()} -> {chosen}{also}"
 
 
-def here_path() -> Path:
-    """Where the chip called "here", the user's own machine, is looked for."""
+def here_path(name: str = "here") -> Path:
+    """Where the chips called "here", the user's own CPU, and "here-gpu", the user's own GPU, are looked for."""
     root = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(root) if root else Path.home() / ".config") / "costir" / "here.toml"
+    return (Path(root) if root else Path.home() / ".config") / "costir" / f"{name}.toml"
+
+
+_HERE = re.compile(r"here(-gpu([1-9][0-9]{0,2})?)?")  # here-gpu1 is the second GPU
+
+
+def _own(name: str) -> Path:
+    """The file of the user's own machine by its name.
+
+    Raises:
+        ChipError: it was not measured yet.
+    """
+    path, gpu = here_path(name), name.partition("-gpu")
+    if not path.is_file():
+        how = f"costir calibrate --device cuda{f':{gpu[2]}' if gpu[2] else ''}" if gpu[1] else "costir calibrate"
+        what = "GPU" if gpu[1] else "machine"
+        raise ChipError(f"no chip called {name}: {path} does not exist", f"run {how}, which measures this {what} and writes it")
+    return path
 
 
 # ---------------------------------------------------------------- loading
 
 
 def load_chip(spec: str, settings: Mapping[str, str | int | float | Decimal | Fraction] | None = None) -> Chip:
-    """The chip that `spec` names: an id, an alias, "here", or the path of a `.toml` file, each with "@preset" after it or not.
+    """The chip that `spec` names: an id, an alias, "here", "here-gpu", or the path of a `.toml` file; "@preset" may follow.
 
     Args:
         spec: "h100", "TPU v5e", "tpu_v5e@book", "my.toml", "here".
@@ -115,12 +134,9 @@ def load_chip(spec: str, settings: Mapping[str, str | int | float | Decimal | Fr
     note = ""
     if not name.strip():
         raise ChipError("the chip has an empty name", "write for example h100, tpu_v5e@book or my.toml")
-    if name.strip().lower() == "here":
-        path, ident = here_path(), "here"
-        if not path.is_file():
-            raise ChipError(
-                f"no chip called here: {path} does not exist", "run costir calibrate, which measures this machine and writes it"
-            )
+    if _HERE.fullmatch(name.strip().lower()):
+        ident = name.strip().lower()
+        path = _own(ident)
     elif name.endswith(".toml") or "/" in name or os.sep in name:
         path = Path(name)
         ident = path.stem

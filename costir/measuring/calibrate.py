@@ -227,22 +227,35 @@ def cpu_name() -> str:
     return (found[1].strip() if found else platform.processor() or platform.machine())[:100]
 
 
-def _chip_file(c: Calibration, rates: Mapping[str, float], envelope: Mapping[int, float]) -> str:
-    """A chip file that every `--chip` takes."""
+def _chip_file(c: Calibration, rates: Mapping[str, float], envelope: Mapping[int, float], kind: str = "cpu",
+               more: Sequence[str] = (), capacity: int = 0,
+               levels: Mapping[str, tuple[int, float]] | None = None) -> str:  # fmt: skip
+    """A chip file that every `--chip` takes.
+
+    Args:
+        c, rates, envelope: what was measured.
+        kind: of the chip, "cpu" or "gpu".
+        more: lines about it.
+        capacity: bytes of its memory, where known.
+        levels: caches, with bytes and bytes/s; where not given, those at which the envelope falls.
+    """
     sizes = list(envelope)
-    levels = [s for s in sizes[:-1] if envelope[s] > 1.25 * envelope[sizes[sizes.index(s) + 1]]][:4]
+    if levels is None:
+        falls = [s for s in sizes[:-1] if envelope[s] > 1.25 * envelope[sizes[sizes.index(s) + 1]]][:4]
+        levels = {f"cache{i + 1}": (size, envelope[size]) for i, size in enumerate(falls)}
+    name = c.gpu or f"{c.about['cpu']}, {c.threads} thread{'s' if c.threads > 1 else ''}"
     lines = [
         f"# made by costir {_version()}",
-        f'name = "{c.about["cpu"]}, {c.threads} thread{"s" if c.threads > 1 else ""}, as measured"',
-        'kind = "cpu"', 'confidence = "measured"', "",
+        f'name = "{name}, as measured"',
+        f'kind = "{kind}"', 'confidence = "measured"', *more, "",
         "[matrix]", *(f"{name} = {rate:.4g}" for name, rate in rates.items()),
         f'note = "The best of all products that costir calibrate timed on {c.about["date"]}."', "",
         "[vector]", f"fp32 = {rates['fp32']:.4g}", 'note = "No vector work is faster than the matmul: a bound."', "",
-        "[memory]", f"bandwidth = {envelope[sizes[-1]]:.4g}",
+        "[memory]", f"bandwidth = {envelope[sizes[-1]]:.4g}", *([f"capacity = {capacity}"] if capacity else []),
         f'note = "The best of reads, writes and copies over {sizes[-1] >> 20} MB."', "",
     ]  # fmt: skip
-    for i, size in enumerate(levels):
-        lines += [f"[onchip.cache{i + 1}]", f"capacity = {size}", f"bandwidth = {envelope[size]:.4g}", ""]
+    for level, (size, rate) in levels.items():
+        lines += [f"[onchip.{level}]", f"capacity = {size}", f"bandwidth = {rate:.4g}", ""]
     return "\n".join(lines) + "\n" + to_toml(c)
 
 

@@ -140,13 +140,15 @@ class Measurement:
 
 
 def calibration_of(chip: Chip) -> Calibration:
-    """The calibration of a chip.
+    """The calibration of a chip that models can be run on here.
 
     Raises:
-        ChipError: where it has none.
+        ChipError: where it has none, or that of a GPU.
     """
     if chip.calibration is None:
         raise ChipError(f"{chip.id} was not measured here", "run costir calibrate, then --chip here")
+    if chip.calibration.gpu:
+        raise ChipError(f"{chip.label} is a GPU's calibration, and models are run on the CPU here", "use --chip here")
     return chip.calibration
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from costir.measuring.clock import HOST, Clock
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -20,7 +22,8 @@ class Timed:
     spread: float
 
 
-def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002, most: float = 2.0) -> Timed:
+def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002, most: float = 2.0,
+          clock: Clock = HOST) -> Timed:  # fmt: skip
     """Time a function.
 
     Args:
@@ -28,18 +31,17 @@ def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002,
         rounds: how many rounds; the best counts.
         at_least: seconds that one round must take; calls are repeated until it does.
         most: seconds after which no further round is begun.
+        clock: whose seconds.
     """
     function()
-    began = time.perf_counter()
-    function()
-    once = time.perf_counter() - began
-    loops = max(1, int(at_least / max(once, 1e-9) * 0.7))
+    once = clock.round(function, 1)
+    loops = min(clock.most_loops, max(1, int(at_least / max(once, 1e-9) * 0.7)))
     found = [once] if once >= 4 * at_least else []  # of a long call this was a round already
     first = time.perf_counter()
     while len(found) < rounds:
-        took = _round(function, loops)
-        if took < at_least * 0.6 and loops < 10**7:
-            loops = max(loops + 1, int(loops * min(at_least / max(took, 1e-9), 10)))
+        took = clock.round(function, loops)
+        if took < at_least * 0.6 and loops < clock.most_loops:
+            loops = min(clock.most_loops, max(loops + 1, int(loops * min(at_least / max(took, 1e-9), 10))))
             continue
         found.append(took / loops)
         if time.perf_counter() - first > most:
@@ -60,12 +62,5 @@ def one_by_one(function: Callable[[], Any], times: int, before: Callable[[], Any
     for _ in range(times):
         if before is not None:
             before()
-        found.append(_round(function, 1))
+        found.append(HOST.round(function, 1))
     return statistics.median(found)
-
-
-def _round(function: Callable[[], Any], loops: int) -> float:
-    began = time.perf_counter()
-    for _ in range(loops):
-        function()
-    return time.perf_counter() - began

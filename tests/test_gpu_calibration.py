@@ -10,20 +10,14 @@ from dataclasses import replace
 import pytest
 import torch
 from calibrations import made_up
-from fake_gpu import META, Machine, Model, ModelClock, installed
-from test_collectives_measured import made_up as made_up_collectives
+from fake_gpu import META, Model, ModelClock, installed
 
-from costir import calibrate_commands, cli
-from costir.collective_times import Collectives
-from costir.collective_times import to_toml as collectives_toml
-from costir.errors import ChipError, CostirError
-from costir.hardware import here_path, load_chip
-from costir.measuring import calibrate as calibrating
-from costir.measuring import clock as clocks
-from costir.measuring import gpu, gpu_device, gpu_kernels, processes
+from costir import cli
+from costir.errors import CostirError
+from costir.hardware import load_chip
+from costir.measuring import gpu, gpu_device, gpu_kernels
 from costir.measuring.clock import HOST, CudaClock
 from costir.measuring.kernels import Kernel
-from costir.measuring.timing import timed
 
 RECURRENT = ("lstm", "gru")  # slow where tensors have no memory
 GPU = Model().gpu()
@@ -149,58 +143,6 @@ def test_analyze_and_chips_take_the_file(chip, capsys):
     out = capsys.readouterr().out
     assert "ridge.bf16" in out
     assert "85.9 GB (80 GiB)" in out
-
-
-# ------------------------------------------------------------------------------------------------------- clocks of a GPU
-
-
-def tiny():
-    x = torch.ones(16, device=META)
-    return lambda: x * 2.0
-
-
-def test_a_gpus_time_is_not_the_hosts(monkeypatch):
-    """The host takes 7 us to start a kernel of 2 us: only one whose queue is full shows its own time."""
-    model = Model()
-    with installed(monkeypatch, model):
-        memory = torch.ones(1 << 26, device=META)
-        clock = CudaClock(torch.device("cuda", 0), lambda: memory.fill_(1.0))
-        assert clock.busy == pytest.approx(model.kernel + 2**28 / model.slow, rel=0.01)
-        assert timed(tiny(), clock=clock).best == pytest.approx(model.kernel, rel=0.01)
-        assert clock.host(tiny(), 100) == pytest.approx(100 * model.launch, rel=1e-6)
-        assert clock.round(lambda: (tiny()(), tiny()()), 64) == pytest.approx(64 * 4 * model.kernel, rel=0.01)
-        monkeypatch.setattr(clock, "keep_busy", lambda: None)  # nothing that goes before
-        assert timed(tiny(), clock=clock).best == pytest.approx(model.launch, rel=0.05)
-
-
-def test_an_operator_that_waits_for_itself_is_timed_with_its_wait(monkeypatch):
-    model = Model()
-    with installed(monkeypatch, model) as (machine, _):
-        memory = torch.ones(1 << 26, device=META)
-        clock, f = CudaClock(torch.device("cuda", 0), lambda: memory.fill_(1.0)), tiny()
-        waits = lambda: (f(), machine.wait())
-        assert clock.round(waits, 10) == pytest.approx(10 * (model.launch + model.kernel), rel=0.3)
-
-
-def test_events_need_timing_and_an_end():
-    machine = Machine(Model())
-    a, b = machine.event(True), machine.event(True)
-    machine.kernel(1.0)
-    a.record()
-    machine.kernel(1.0)
-    b.record()
-    assert not a.query()
-    with pytest.raises(RuntimeError):
-        a.elapsed_time(b)
-    machine.wait()
-    assert a.query()
-    assert a.elapsed_time(b) == pytest.approx(1000)
-
-
-def test_the_hosts_clock_is_perf_counter(monkeypatch):
-    now = iter((10.0, 13.0))
-    monkeypatch.setattr(clocks, "perf_counter", lambda: next(now))
-    assert HOST.round(lambda: None, 3) == 3.0
 
 
 # -------------------------------------------------------------------------------------------------- the command, faked CUDA
@@ -442,131 +384,10 @@ def test_the_precision_is_set_by_either_name(monkeypatch):
     assert not Old.allow_tf32
 
 
-# ------------------------------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(["--device", "cuda"], "no GPU is there that torch can use"), (["--device", "CUDA:1"], "no GPU is there"),
-     (["--device", "tpu"], "no device 'tpu' can be calibrated"), (["--device", "cuda:x"], "no device 'cuda:x'"),
-     (["--device", "cuda:-1"], "no device 'cuda:-1'"),
-     (["--device", "cuda", "--threads", "4"], "--threads does not go with a GPU"),
-     (["--device", "cuda", "--collectives", "--processes", "2"], "--device does not go with --collectives")],
-)  # fmt: skip
-def test_refusals_are_one_sentence(monkeypatch, tmp_path, capsys, words, message):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert cli.main(["calibrate", *words]) == 2
-    found = capsys.readouterr()
-    assert message in found.err
-    assert len(found.err.strip().splitlines()) == 2  # the sentence, and what to do
-    assert "Traceback" not in found.err
-    assert found.out == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_gpu_that_is_not_among_them(few, monkeypatch, capsys):
     with installed(monkeypatch, Model(), 2):
         assert cli.main(["calibrate", "--device", "cuda:5"]) == 2
     assert "no GPU cuda:5 is there\n        choose cuda:0 to cuda:1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "command",
-    [["measure", "examples/mlp.py"], ["measure", "examples/mlp.py", "--mesh", "X=2", "--parallel", "dp=X"], ["demo", "matmul"],
-     ["solve", "x[B,64] . w[64,64]", "--dtype", "fp32", "--for", "B", "--measure"]],
-)  # fmt: skip
-def test_models_are_not_run_by_a_gpus_calibration(whole, monkeypatch, tmp_path, capsys, command):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert cli.main([*command, "--chip", "here-gpu"]) == 2
-    assert "run costir calibrate --device cuda, which measures this GPU" in capsys.readouterr().err
-    here_path("here-gpu").parent.mkdir()
-    here_path("here-gpu").write_text(whole[1])
-    assert cli.main([*command, "--chip", "here-gpu"]) == 2
-    assert (
-        "here-gpu is a GPU's calibration, and models are run on the CPU here\n        use --chip here"
-        in capsys.readouterr().err
-    )
-
-
-def test_names_of_ones_own_chips(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with pytest.raises(ChipError, match=r"no chip called here-gpu2: .*here-gpu2.toml does not exist.*--device cuda:2"):
-        load_chip("here-gpu2")
-    with pytest.raises(ChipError, match=r"unknown chip 'here-gpus'; did you mean.*here-gpu"):
-        load_chip("here-gpus")
-    assert [calibrate_commands.here_name(i) for i in (None, 0, 1)] == ["here", "here-gpu", "here-gpu1"]
-
-
-def test_a_cpus_calibration_says_that_there_is_a_gpu(monkeypatch, tmp_path, capsys):
-    text = calibrating._chip_file(made_up(), {"fp32": 1e11}, {8192: 1e11, 2**29: 2e10})
-    monkeypatch.setattr(calibrating, "calibrate", lambda threads, progress: (made_up(), text))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for there, words, said in ((True, [], True), (True, ["--device", "cpu"], False), (False, [], False)):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert cli.main(["calibrate", *words]) == 0
-        assert ("costir calibrate --device cuda measures it" in capsys.readouterr().out) is said
-    assert load_chip("here").kind == "cpu"
-
-
-# ----------------------------------------------------------------------------------------------------------- collectives
-
-
-@pytest.fixture
-def quick(monkeypatch, tmp_path):
-    """As if processes had answered at once, on GPUs."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    c = made_up_collectives()
-    about = {**c.about, "device": "cuda", "gpu": GPU.name, "cpu": calibrating.cpu_name()}
-    mine = Collectives(about, c.noise, c.slower, c.missing, c.fits)
-    monkeypatch.setattr(processes, "together", lambda *_: mine)
-    monkeypatch.setattr(processes, "device", lambda: torch.device("cuda", 0))
-    monkeypatch.setattr(gpu, "seen", lambda d: GPU)
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    here_path().parent.mkdir()
-    return mine
-
-
-COLLECTIVES = ["calibrate", "--collectives", "--processes", "2"]
-
-
-def test_collectives_of_gpus_go_to_the_gpus_file(quick, whole, capsys):
-    path = here_path("here-gpu")
-    assert cli.main(COLLECTIVES) == 2
-    said = capsys.readouterr().err
-    assert f"{path} does not exist" in said
-    assert "run costir calibrate --device cuda first, or name the chip: --chip h100" in said
-    path.write_text(whole[1])
-    assert cli.main(COLLECTIVES) == 0
-    assert "costir analyze model.py --mesh X=2 --chip here-gpu" in capsys.readouterr().out
-    assert load_chip("here-gpu").collectives is not None
-    assert calibrate_commands._kept(path, GPU.name).strip() == collectives_toml(quick).strip()
-    assert calibrate_commands._kept(path, "another") == calibrate_commands._kept(path) == ""
-
-
-def test_collectives_are_not_put_into_a_file_of_something_else(quick, whole, monkeypatch, capsys):
-    cpu = calibrating._chip_file(made_up(), {"fp32": 1e11}, {8192: 1e11, 2**29: 2e10})
-    here_path().write_text(cpu)
-    for words in (["-o", str(here_path())], ["--chip", "here"]):
-        assert cli.main([*COLLECTIVES, *words]) == 2
-        assert "is the calibration of a CPU, and these are the collectives of GPUs" in capsys.readouterr().err
-    here_path("here-gpu").write_text(whole[1])
-    monkeypatch.setattr(gpu, "seen", lambda d: replace(GPU, name="Imaginary X2"))
-    assert cli.main(COLLECTIVES) == 2
-    assert "it was calibrated on Imaginary X1, and this is Imaginary X2" in capsys.readouterr().err
-    monkeypatch.setattr(processes, "device", lambda: torch.device("cpu"))
-    assert cli.main([*COLLECTIVES, "-o", str(here_path("here-gpu"))]) == 2
-    assert "is the calibration of a GPU, and these are the collectives of CPUs" in capsys.readouterr().err
-    assert here_path().read_text() == cpu
-    assert here_path("here-gpu").read_text() == whole[1]
-
-
-def test_calibrating_the_gpu_again_keeps_its_collectives(quick, few, monkeypatch, whole):
-    here_path("here-gpu").write_text(whole[1] + "\n" + collectives_toml(quick))
-    with installed(monkeypatch, Model()):
-        assert cli.main(["calibrate", "--device", "cuda"]) == 0
-    assert load_chip("here-gpu").collectives is not None
 
 
 def test_a_failure_names_what_failed():

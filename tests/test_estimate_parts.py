@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 import time
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from torch import nn
 from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
 from costir.load.subject import family_of
-from costir.measuring import calibrate, interrupted, measure, overheads, profile
+from costir.measuring import calibrate, frames, interrupted, measure, overheads, profile, timing
 from costir.measuring.estimate import Estimator
 from costir.measuring.lookup import lookups
 from costir.measuring.profile import Event
@@ -51,7 +52,7 @@ def test_code_is_driven_out_by_the_operators_that_ran_since():
 
     def own(call, since, others, inner=False):
         first = [Recorded(c, (), (), (), False, 0) for c in (relu, gelu)]
-        return e.all([*first, Recorded(call, (), (), (), False, since, others, inner=inner)])[-1].apart
+        return e.all([*first, Recorded(call, (), (), (), False, since, others, inner=inner)], 0)[-1].apart
 
     assert own(relu, 0, ()) == 0  # right after itself
     heavy = 2**1.5 / average
@@ -131,7 +132,7 @@ def test_a_loop_comes_to_the_same_place_again():
 def test_a_backward_node_is_paid_for_once():
     """A linear layer's node makes several calls, and collecting gradients is no node of its own."""
     calls = [r for r in recorded("backward") if r.call.phase == "backward"]
-    paid = [x.framework for x in changed(node=5e-6, leaf=0.0).all(calls)]
+    paid = [x.framework for x in changed(node=5e-6, leaf=0.0).all(calls, 0)]
     nodes = 1 + 1 + 1 + 1  # the loss's sum, relu, the linear layer and its transposed weight: the input wants no gradient
     assert sum(r.begins for r in calls) == nodes
     assert sum(paid) == pytest.approx(5e-6 * nodes)
@@ -144,6 +145,46 @@ def test_what_comes_from_python_is_left_out_of_calls_that_do_not():
     outer, inner = e.of(r), e.of(dataclasses.replace(r, inner=True))
     assert outer.total - inner.total == pytest.approx(0.3e-6)
     assert outer.inside == pytest.approx(inner.inside)  # a profiler sees neither
+
+
+def test_functions_that_python_enters_are_counted_and_spread_over_its_calls():
+    def inner(x):
+        return -x
+
+    def outer(x):
+        return inner(inner(x))
+
+    before = sys.getprofile()
+    assert timing.entered(lambda: outer(1)) == 4
+    assert sys.getprofile() is before
+    x = torch.rand(8)
+    relu = Recorded(call_of(torch.relu, x), (), (), (), False, 0, moved=1 << 20)
+    calls = [relu, dataclasses.replace(relu, inner=True), relu]
+    e = changed({"frame": line("bytes", {1 << 12: 1e-6, 1 << 20: 3e-6})}, functions=4.0)
+    plain, spread = ([a.around for a in e.all(calls, n)] for n in (0, 6))
+    assert [b - a for a, b in zip(plain, spread, strict=True)] == pytest.approx(
+        [3 * 3e-6, 0, 3 * 3e-6]
+    )  # 3 for each from Python
+    many = [a.around for a in e.all(calls, 24)]
+    assert many[2] - plain[2] == pytest.approx(4 * 3e-6 + 8 * 0.25e-6)  # the rest finds its code
+
+
+def test_what_a_function_costs_is_measured_beside_the_operator(monkeypatch):
+    """On a clock where a function takes 2 us and an operator 5 us: the operator is not counted, nor the work before."""
+    now = SimpleNamespace(t=0.0)
+
+    def passes(seconds):
+        now.t += seconds
+
+    pairs = [(lambda n=n: passes(5e-6 + 2e-6 * n), lambda: passes(5e-6)) for n in (3, 7)]
+    monkeypatch.setattr(frames, "_pairs", lambda: pairs)
+    numbers = iter((3, 0, 7, 0))
+    monkeypatch.setattr(frames, "entered", lambda f: next(numbers))
+    monkeypatch.setattr(frames, "between", lambda size, us, memory: lambda: passes(size * 1e-9))
+    monkeypatch.setattr(frames, "time", SimpleNamespace(perf_counter=lambda: now.t))
+    curve, usual = frames.frames()
+    assert usual == 5
+    assert curve.seconds == pytest.approx([2e-6] * len(curve.seconds))
 
 
 # ---------------------------------------------------------------------------------------------------------- memory

@@ -77,7 +77,7 @@ def surfaces(**named):
     seconds = tuple(1e-6 * (b / 2**20) * (t / 1000) for b in grid[0] for t in grid[1])
     curve, none = Curve(("bytes", "us"), grid, seconds), Curve(("bytes", "us"), grid, (1e-12,) * 4)
     curves = {**c.curves, "interrupted": none, "resumed": none, **dict.fromkeys(named, curve)}
-    numbers = {**c.numbers, "apart_module": 3.0, "apart_relu": 2.0, **named.get("numbers", {})}
+    numbers = {**c.numbers, "apart_relu": 2.0, **named.get("numbers", {})}
     return Calibration(c.about, c.noise, numbers, curves)
 
 
@@ -149,26 +149,24 @@ def test_code_that_ran_long_ago_is_fetched_again(monkeypatch):
     monkeypatch.setattr(
         Estimator, "_alone", lambda self, r, cost: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in step if x is r)
     )
-    own = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in step])]
+    own = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in step], 0)]
     assert own == pytest.approx([2 * 4 * 10e-6, 2 * 4 * 1e-6, 0], abs=1e-9)
     far = [(replace(r, since=1 << 34), s * 1e3) for r, s in step[:2]]
     monkeypatch.setattr(
         Estimator, "_alone", lambda self, r, cost: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in far if x is r)
     )
-    capped = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in far])]
+    capped = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in far], 0)]
     assert capped == pytest.approx([2 * 16 * 16e-6] * 2, rel=1e-3)
 
 
-def test_what_all_share_is_fetched_after_a_long_call_and_between_modules(monkeypatch):
+def test_what_all_share_is_fetched_after_a_long_call(monkeypatch):
     step = [slow("relu", 2e-3, 1 << 23, "a"), slow("tanh", 1e-6, 1 << 10, "a"), slow("tanh", 1e-6, 1 << 10, "b")]
     monkeypatch.setattr(Estimator, "_alone", lambda self, r, cost: next((Estimate(s), []) for x, s in step if x is r))
-    found = Estimator(surfaces(resumed=1)).all([r for r, _ in step])
+    found = Estimator(surfaces(resumed=1)).all([r for r, _ in step], 0)
     assert [e.framework for e in found] == pytest.approx(
         [1e-6, 8 * 2e-6, 1e-6], rel=1e-3
     )  # below the grid as at its first point
     assert [e.inside for e in found] == pytest.approx([e.kernel for e in found])  # it lies before the operator
-    modules = [e.framework for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in step])]
-    assert modules == pytest.approx([3e-6, 0, 3 * 8 * 2.001e-6], rel=1e-2, abs=1e-9)
 
 
 def test_how_far_back_memory_was_touched():

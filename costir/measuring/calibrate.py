@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from costir.calibration import Calibration, Curve, to_toml
+from costir.measuring.frames import frames
 from costir.measuring.interrupted import aged, interrupted
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.overheads import overheads
@@ -93,16 +94,18 @@ def calibrate(
             every = kernels() if every is None else every
             curves: dict[str, Curve] = {}
             for i, kernel in enumerate(every):
-                c.progress(kernel.name, 0.05 + 0.75 * i / len(every))
+                c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
                 curves[kernel.name] = c.curve(kernel)
+            c.progress("what has left the caches", 0.75)
             lost, apart = interrupted(every)
-            curves |= {**lost, **aged()}
+            curve, functions = frames()
+            curves |= {**lost, **aged(), "frame": curve}
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
             rates = {"fp32": _fp32_rate(curves), **_rates(c)}
             c.progress("overheads", 0.95)
-            numbers = {**overheads(), "fresh": _fresh(c), **apart}
+            numbers = {**overheads(), "functions": functions, "fresh": _fresh(c), **apart}
     finally:
         torch.set_num_threads(before)
     numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}

@@ -221,8 +221,8 @@ def _run(model: Subject, c: Calibration, bare: Callable[[], Any] | None = None) 
     """A step of a model; or a function alone, which then is what the model calls, with no module around it."""
     calls = model.record()
     costs = tuple(cost_of(r.call, Conventions())[0] for r in calls)
-    parts = tuple(Estimator(c).all(calls, costs))
-    predicted = math.fsum(e.total for e in parts) if bare else total(calls, parts, model.modules, model.leaves, c)
+    parts = tuple(Estimator(c).all(calls, 0 if bare else model.functions, costs))
+    predicted = math.fsum(e.total for e in parts) if bare else total(calls, parts, model.leaves, c)
     work = math.fsum(e.total - e.call - e.framework for e in parts)
     return _Run(bare or model.step, costs, parts, predicted, predicted - work)
 

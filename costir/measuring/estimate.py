@@ -17,6 +17,7 @@ from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
 LOOP = 1 << 20  # bytes
+WARM = 0.25  # of what a function costs where other modules ran before: what it costs again and again
 SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
 INNER = 0.5  # of calls from C++: no code of Python comes between, and about half is lost
 
@@ -81,18 +82,26 @@ class Estimator:
         """
         return self._alone(r, cost)[0]
 
-    def all(self, calls: Sequence[Recorded], costs: Sequence[Cost] | None = None) -> list[Estimate]:
-        """The calls of a step that is run again and again, with what each takes longer for what ran between."""
+    def all(self, calls: Sequence[Recorded], functions: int, costs: Sequence[Cost] | None = None) -> list[Estimate]:
+        """The calls of a step that is run again and again, with what each takes longer for what ran between.
+
+        Args:
+            calls: of one step.
+            functions: how many functions Python enters in its forward pass: they are spread evenly over what it calls there.
+            costs: of the calls, where they are known already.
+        """
         given: Sequence[Cost | None] = costs or [None] * len(calls)
         alone = [self._alone(r, cost) for r, cost in zip(calls, given, strict=True)]
         ends = list(itertools.accumulate(e.total for e, _ in alone))
         pauses = _pauses(calls, [e.total for e, _ in alone])
         out = []
+        called = sum(_from_python(r) for r in calls)
+        entered = functions / called if called else 0.0
         kinds = {r.call.op: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
             e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
-            out.append(self._apart(r, e, kinds, pause))
+            out.append(self._apart(r, e, kinds, pause, entered if _from_python(r) else 0.0))
         return out
 
     def _alone(self, r: Recorded, cost: Cost | None) -> tuple[Estimate, list[Lookup]]:
@@ -116,14 +125,13 @@ class Estimator:
         fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
-    def _apart(self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause) -> Estimate:
-        """With what code of its own, of all operators, and of the way to its module have to be fetched for.
+    def _apart(self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, entered: float) -> Estimate:
+        """With what its own code and that of all operators have to be fetched for, and with what Python does before it.
 
-        `kinds` are the curves of operators, which say how much code each has.
+        `kinds` are the curves of operators, which say how much code each has; `entered` the functions that Python enters.
         """
-        numbers, around = self.c.numbers, self.interrupted("resumed", pause.last)
-        if pause.module is not None:
-            around += numbers.get("apart_module", 0.0) * self.interrupted("interrupted", pause.module)
+        numbers = self.c.numbers
+        around = self.interrupted("resumed", pause.last) + self._python(entered, pause.last[0])
         near = r.call.phase == "optimizer" and r.since < LOOP  # an optimizer's loop was timed as a loop
         own, curve = 0.0, kinds.get(r.call.op, "empty")
         if curve != "empty" and r.since > 0 and not near:  # the allocator's code runs all the time
@@ -150,6 +158,18 @@ class Estimator:
             return 0.0
         first, last = curve.grid[0][0], curve.grid[0][-1]
         return curve.at(min(others, last)) * min(1.0, others / first)
+
+    def _python(self, entered: float, moved: float) -> float:
+        """Seconds that Python takes to enter so many functions after an operator that moved so many bytes.
+
+        No more of them than a module has find their code gone; where there are many it is soon there again.
+        """
+        curve = self.c.curves.get("frame")
+        if curve is None:
+            return 0.0
+        first, last = curve.grid[0][0], curve.grid[0][-1]
+        cold = min(entered, self.c.numbers.get("functions", entered))
+        return cold * curve.at(min(moved, last)) + (entered - cold) * curve.at(first) * WARM
 
     def interrupted(self, name: str, pause: tuple[float, float]) -> float:
         """Seconds for the bytes and seconds between; more than was measured drives out no more."""
@@ -275,42 +295,42 @@ class _Pause(NamedTuple):
     Attributes:
         own: seconds since its operator ran.
         last: bytes and seconds of the call before.
-        module: those since Python went from one module to another; None where it does not now.
     """
 
     own: float
     last: tuple[float, float]
-    module: tuple[float, float] | None
 
 
 def _pauses(calls: Sequence[Recorded], seconds: Sequence[float]) -> list[_Pause]:
     """For every call of a step that repeats: the second time round counts."""
-    now, ran, path, last, since = 0.0, dict[str, float](), "", (0.0, 0.0), (0.0, 0.0)
+    now, ran, last = 0.0, dict[str, float](), (0.0, 0.0)
     for again in (False, True):
         found: list[_Pause] = []
         for r, s in zip(calls, seconds, strict=True):
-            moves = r.call.phase == "forward" and r.call.path != path
-            found.append(_Pause(now - ran.get(r.call.name, now), last, since if moves else None))
-            path, last, now = r.call.path, (float(r.moved), s), now + s
-            since = last if moves else (since[0] + last[0], since[1] + last[1])
+            found.append(_Pause(now - ran.get(r.call.name, now), last))
+            last, now = (float(r.moved), s), now + s
             ran[r.call.name] = now
         if again:
             break
     return found
 
 
-def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], modules: int, leaves: int, c: Calibration) -> float:
+def _from_python(r: Recorded) -> bool:
+    """A call of the forward pass that Python makes."""
+    return r.call.phase == "forward" and not r.inner
+
+
+def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], leaves: int, c: Calibration) -> float:
     """Seconds of a whole step: its operators one after the other, what calls them, and what the system takes meanwhile.
 
     Args:
         calls: the operators.
         estimates: of each of them.
-        modules: how many modules are called.
         leaves: how many parameters get a gradient; 0 for a forward pass.
         c: the calibration.
     """
     numbers, inside = c.numbers, math.fsum(e.total for e in estimates)
-    around = modules * numbers["module"] + leaves * numbers["leaf"]
+    around = leaves * numbers["leaf"]
     touched = max((r.since for r in calls), default=0)  # as much lies between two runs of what a step does once
     cold = Estimator(c).interrupted("interrupted", (touched, inside))
     once = [k for k, runs in (("start", leaves > 0), ("step", any(r.call.phase == "optimizer" for r in calls))) if runs]

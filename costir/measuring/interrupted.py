@@ -46,8 +46,8 @@ def interrupted(every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, fl
     Returns:
         The curves `turn_light` and `turn_heavy`, seconds of an operator's own code by the number of others that ran since;
         `interrupted`, beyond that, by the bytes and the microseconds between; `resumed`, of the code that all share. And the
-        numbers `apart_NAME`, how many times the average a kernel's own code takes, or the framework's: `module` where a
-        module is called, `start` where a backward pass begins, `step` where an optimizer does.
+        numbers `apart_NAME`, how many times the average a kernel's own code takes, or the framework's: `start` where a backward
+        pass begins, `step` where an optimizer does.
     """
     calls = {k.name: made for k in every if (made := _small(k)) is not None}
     hot = {name: _alone(call) for name, call in calls.items()}
@@ -221,18 +221,8 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float]) -> dict[
         step = _times(own, _colder(optimizer.step), common)
         start = _times(own, _colder(backward, lambda: losses.append((leaf * 2.0).sum())), common)
     steps = inside("unary_", "unary_", "lerp_", "addcmul_", "sqrt", "div", "binary_", "addcdiv_")
-    found = {"module": _modules(own), "start": start - inside("zeros", "unary"), "step": step - steps}
+    found = {"start": start - inside("zeros", "unary"), "step": step - steps}
     return {f"apart_{k}": max(0.0, v) for k, v in found.items()}
-
-
-def _modules(own: Curve) -> float:
-    """The same of calling a module: what one takes longer for work between, less what its operator takes longer."""
-    x, layers = torch.rand(8, 8), (torch.nn.LayerNorm(8), torch.nn.Linear(8, 8))
-    w = torch.rand(8)
-    plain = (lambda: F.layer_norm(x, (8,), w, w), lambda: F.linear(x, layers[1].weight, w))
-    with torch.no_grad():
-        whole, parts = ([_colder(f) for f in fs] for fs in ([partial(f, x) for f in layers], plain))
-    return _times(own, {p: statistics.fmean(a[p] - b[p] for a, b in zip(whole, parts, strict=True)) for p in SAMPLES})
 
 
 def _times(own: Curve, found: Mapping[Point, float], common: Curve | None = None) -> float:

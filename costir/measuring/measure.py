@@ -183,10 +183,10 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     scale, between = _fitted(seconds, found.best)
     each = [
         row_of(r, s if s is None else s * scale, parts, chip, c, saved)
-        for r, s, parts, saved in zip(calls, seconds, Estimator(c).all(calls), _fusable(calls, c), strict=True)
+        for r, s, parts, saved in zip(calls, seconds, Estimator(c).all(calls, model.functions), _fusable(calls, c), strict=True)
     ]
     rows = _grouped(each)
-    estimate = total(calls, (row.parts for row in each), model.modules, model.leaves, c)
+    estimate = total(calls, (row.parts for row in each), model.leaves, c)
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between,

@@ -21,6 +21,7 @@ from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
 from costir.measuring.lookup import VIEWS
+from costir.measuring.timing import entered
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
@@ -69,6 +70,7 @@ class Subject:
         module: with real parameters.
         step: runs the phase once.
         modules: how many modules are called in one step.
+        functions: how many functions Python enters in its forward pass.
         leaves: how many parameters get a gradient in one step.
     """
 
@@ -79,6 +81,7 @@ class Subject:
     step: Callable[[], Any]
     record: Callable[..., list[Recorded]]
     modules: int
+    functions: int
     leaves: int
 
 
@@ -100,7 +103,7 @@ def subject(family: Family, sizes: Mapping[str, int], phase: str, optimizer: tra
     runs = _Runs(family, module, args, kwargs, phase, stepper)
     try:
         runs.step()
-        modules = runs.count()
+        modules, functions = runs.count(), entered(runs.forward)
     except CostirError:
         raise
     except Exception as error:
@@ -109,7 +112,7 @@ def subject(family: Family, sizes: Mapping[str, int], phase: str, optimizer: tra
             f"a real run of {family.name} fails: {type(error).__name__}: {first}", "it must run on this machine"
         ) from error
     leaves = sum(p.requires_grad for p in module.parameters()) if phase != "forward" else 0
-    return Subject(family, dict(sizes), phase, module, runs.step, runs.record, modules, leaves)
+    return Subject(family, dict(sizes), phase, module, runs.step, runs.record, modules, functions, leaves)
 
 
 def _usable(x: Any) -> Any:
@@ -132,11 +135,10 @@ class _Runs:
 
     def step(self, scope: Scope | None = None) -> Any:
         """Forward; with the phase also backward, and the optimizer's step."""
-        with torch.set_grad_enabled(self.phase != "forward"):
-            out = self.module(*self.args, **self.kwargs)
-            if self.phase == "forward":
-                return out
-            loss = trace.loss_of(self.family, out)
+        loss = self.forward()
+        if self.phase == "forward":
+            return loss
+        with torch.enable_grad():
             if scope is not None:
                 scope.phase = "backward"
             if self.stepper is not None:
@@ -149,6 +151,12 @@ class _Runs:
                     scope.phase, scope.path = "optimizer", "optimizer"
                 self.stepper.step()
         return None
+
+    def forward(self) -> Any:
+        """The output; with a backward pass the loss."""
+        with torch.set_grad_enabled(self.phase != "forward"):
+            out = self.module(*self.args, **self.kwargs)
+            return out if self.phase == "forward" else trace.loss_of(self.family, out)
 
     def count(self) -> int:
         """How many modules one forward pass calls."""

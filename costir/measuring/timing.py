@@ -6,9 +6,11 @@ The best is what the machine can do; how far the others are from it says how muc
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from costir.measuring.clock import HOST, Clock
@@ -64,3 +66,20 @@ def one_by_one(function: Callable[[], Any], times: int, before: Callable[[], Any
             before()
         found.append(HOST.round(function, 1))
     return statistics.median(found)
+
+
+def entered(function: Callable[[], Any]) -> int:
+    """How many functions of Python a call enters."""
+    number = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal number
+        number += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return number

@@ -1,0 +1,73 @@
+"""What Python itself takes between operators, by the number of functions that it enters.
+
+A model's own code is not timed by anybody in advance. But how many functions a forward pass enters is counted, and what one
+costs is measured on modules of torch.nn, each call with what it spends beside its operator: one kind after the other, as in a
+model, and after work whose memory has driven the interpreter's code out of the caches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from costir.calibration import Curve
+from costir.measuring.interrupted import BYTES, LEAST, Point, between, rising
+from costir.measuring.timing import entered
+
+ROUNDS = 6
+Call = Callable[[], Any]
+
+
+def frames() -> tuple[Curve, float]:
+    """Seconds for each function that Python enters, by the bytes of work before; and how many a module enters on average."""
+    with torch.no_grad():
+        pairs = [(module, plain, entered(module) - entered(plain)) for module, plain in _pairs()]
+        memory = torch.ones(BYTES[-1] // 4)
+        found: dict[Point, float] = {}
+        for size in BYTES:
+            work = between(size, 1, memory)
+            rounds = [[_sample(work, *pair) for pair in pairs] for _ in range(1 + ROUNDS)][1:]  # the first finds other caches
+            found[(size,)] = statistics.median(itertools.chain(*rounds))
+    curve = Curve(("bytes",), (BYTES,), tuple(max(LEAST, s) for s in rising(found).values()))
+    return curve, statistics.fmean(n for *_, n in pairs)
+
+
+def _sample(work: Call, module: Call, plain: Call, functions: int) -> float:
+    """What a module takes longer than its operator, for each function that it enters."""
+    times: list[float] = []
+    for call in (module, plain):
+        work()
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return (times[0] - times[1]) / functions
+
+
+def _pairs() -> Sequence[tuple[Call, Call]]:
+    """Modules, and the operators that they call."""
+    x, image, index = torch.rand(4, 8), torch.rand(1, 4, 8, 8), torch.zeros(4, dtype=torch.long)
+    w, b, one = torch.rand(8, 8), torch.rand(8), torch.rand(8)
+    kernel, four = torch.rand(4, 4, 3, 3), torch.rand(4)
+    linear, table, norm = nn.Linear(8, 8), nn.Embedding(8, 8), nn.LayerNorm(8)
+    conv, batch, group = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4).eval(), nn.GroupNorm(2, 4)
+    relu, gelu, silu, softmax, pool = nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Softmax(-1), nn.AvgPool2d(2)
+    return (
+        (lambda: linear(x), lambda: F.linear(x, w, b)),
+        (lambda: conv(image), lambda: torch.conv2d(image, kernel, four, 1, 1)),
+        (lambda: norm(x), lambda: torch.layer_norm(x, (8,), one, one)),
+        (lambda: relu(x), lambda: torch.relu(x)),
+        (lambda: table(index), lambda: torch.embedding(w, index)),
+        (lambda: batch(image), lambda: torch.batch_norm(image, four, four, four, four, False, 0.1, 1e-5, True)),
+        (lambda: gelu(x), lambda: F.gelu(x)),
+        (lambda: softmax(x), lambda: torch.softmax(x, -1)),
+        (lambda: group(image), lambda: torch.group_norm(image, 2, four, four)),
+        (lambda: silu(x), lambda: torch.ops.aten.silu(x)),
+        (lambda: pool(image), lambda: F.avg_pool2d(image, 2)),
+    )  # fmt: skip

@@ -227,6 +227,49 @@ def audio(B: int) -> Built:
     )
 
 
+class ConvNeXt(nn.Module):  # type: ignore[misc]
+    """A wide convolution of each channel by itself, then an MLP over the channels, beside a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.each, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.each(x).permute(0, 2, 3, 1))
+        return x + self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2)
+
+
+def convnext(B: int) -> Built:
+    layers = (nn.Conv2d(3, 64, 4, 4), ConvNeXt(64), ConvNeXt(64), nn.Conv2d(64, 128, 2, 2), ConvNeXt(128), ConvNeXt(128))
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 100))
+    return Built(nn.Sequential(*layers, *head).eval(), (torch.rand(B, 3, 64, 64),), {})
+
+
+def translator(B: int, T: int) -> Built:
+    model = nn.Transformer(160, 4, 2, 2, 480, 0.1, batch_first=True)
+    return Built(model, (torch.rand(B, T, 160), torch.rand(B, T + 8, 160)), {})
+
+
+class Critic(nn.Module):  # type: ignore[misc]
+    """Two MLPs with layer norm and tanh over the same state, as in reinforcement learning; their smaller value counts."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        one = lambda: nn.Sequential(
+            nn.Linear(40, width), nn.LayerNorm(width), nn.Tanh(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, 1)
+        )
+        self.first, self.second = one(), one()
+
+    def forward(self, state: Tensor, action: Tensor) -> Tensor:
+        x = torch.cat([state, action], -1)
+        return torch.minimum(self.first(x), self.second(x))
+
+
+def critic(B: int) -> Built:
+    return Built(Critic(256), (torch.rand(B, 32), torch.rand(B, 8)), {})
+
+
 @dataclass(frozen=True)
 class Case:
     """A model at its sizes; `group` says what it is for."""
@@ -262,9 +305,12 @@ def cases() -> list[Case]:
         _case("vision transformer, forward", patches, "forward", "further", B=4),
         _case("vision transformer, training step", patches, "train", "further", B=8),
         _case("GRU, training step", gru, "train", "further", B=8, T=24),
-        _case("mixer, training step", mixer, "train", "held out", B=8),
-        _case("recommender, forward", recommender, "forward", "held out", B=256),
-        _case("1-D convolutions, training step", audio, "train", "held out", B=8),
+        _case("mixer, training step", mixer, "train", "further", B=8),
+        _case("recommender, forward", recommender, "forward", "further", B=256),
+        _case("1-D convolutions, training step", audio, "train", "further", B=8),
+        _case("ConvNeXt, forward", convnext, "forward", "held out", B=4),
+        _case("nn.Transformer, training step", translator, "train", "held out", B=4, T=24),
+        _case("twin critics, training step", critic, "train", "held out", B=128),
     ]
 
 

@@ -224,10 +224,10 @@ def _grouped(backward: bool) -> Make:
 
 
 def _depthwise(backward: bool) -> Make:
-    """3 x 3, every channel by itself."""
+    """`width` x `width`, every channel by itself."""
 
-    def make(side: int, channels: int) -> Run:
-        return _convolved(torch.rand(1, channels, side, side), torch.rand(channels, 1, 3, 3), channels, backward)
+    def make(side: int, channels: int, width: int) -> Run:
+        return _convolved(torch.rand(1, channels, side, side), torch.rand(channels, 1, width, width), channels, backward)
 
     return make
 
@@ -332,6 +332,7 @@ def kernels() -> list[Kernel]:
     ]
     strided = {"side": (4, 14, 48), "inside": (16, 64, 256), "outside": (16, 64, 256)}
     grouped = {"side": (4, 14, 56), "width": (4, 8, 16, 32), "groups": (4, 16)}
+    each = {"side": (4, 14, 32, 96), "channels": (16, 64, 256), "width": (3, 7)}
     ragged = {**grouped, "width": (6, 20)}  # channels of a group that do not fill the library's blocks of eight
     out += [
         kernel
@@ -340,7 +341,7 @@ def kernels() -> list[Kernel]:
             Kernel(f"conv1_strided{suffix}", strided, _conv(1, b, 2)),
             Kernel(f"grouped{suffix}", grouped, _grouped(b)),
             Kernel(f"ragged{suffix}", ragged, _grouped(b)),
-            Kernel(f"depthwise{suffix}", {"side": (4, 14, 32, 96), "channels": (16, 64, 256)}, _depthwise(b)),
+            Kernel(f"depthwise{suffix}", each, _depthwise(b)),
         )
     ]
     out += [Kernel(name, steps, _rnn(g)) for name, g in (("lstm", 4), ("gru", 3))]

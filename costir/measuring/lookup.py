@@ -215,7 +215,7 @@ def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
         if call.args.get("transposed") is True:  # the channels of its input are the first of its weights
             return [Lookup("conv3" + suffix, (side, w[1] * groups, out[1]), kernel / 9 / groups, True)]
         if groups > 1 and w[1] == 1:
-            return [Lookup("depthwise" + suffix, (side, out[1]), kernel / 9)]
+            return [Lookup("depthwise" + suffix, (side, out[1], math.sqrt(kernel)))]
         if groups > 1:
             curve = "ragged" if w[1] % BLOCK or (out[1] // groups) % BLOCK else "grouped"
             return [Lookup(curve + suffix, (side, math.sqrt(w[1] * out[1] / groups), groups), kernel / 9)]

@@ -16,8 +16,8 @@ from torch import nn
 from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
 from costir.load.subject import family_of
-from costir.measuring import calibrate, frames, interrupted, measure, overheads, profile, timing
-from costir.measuring.estimate import Estimator
+from costir.measuring import calibrate, frames, interrupted, measure, nodes, overheads, profile, timing
+from costir.measuring.estimate import Estimator, total
 from costir.measuring.lookup import lookups
 from costir.measuring.profile import Event
 from costir.measuring.subject import Recorded, _inner, reuse, subject
@@ -133,10 +133,30 @@ def test_a_backward_node_is_paid_for_once():
     """A linear layer's node makes several calls, and collecting gradients is no node of its own."""
     calls = [r for r in recorded("backward") if r.call.phase == "backward"]
     paid = [x.framework for x in changed(node=5e-6, leaf=0.0).all(calls, 0)]
-    nodes = 1 + 1 + 1 + 1  # the loss's sum, relu, the linear layer and its transposed weight: the input wants no gradient
-    assert sum(r.begins for r in calls) == nodes
-    assert sum(paid) == pytest.approx(5e-6 * nodes)
+    number = 1 + 1 + 1 + 1  # the loss's sum, relu, the linear layer and its transposed weight: the input wants no gradient
+    assert sum(r.begins for r in calls) == number
+    assert sum(paid) == pytest.approx(5e-6 * number)
     assert sum(r.call.name in ("mm", "t", "sum") for r in calls) > 3
+
+
+def test_nodes_whose_memory_has_left_the_caches_take_longer(monkeypatch):
+    """On a clock where a node takes 3 us, and 2 us more after every MB of work."""
+    now = SimpleNamespace(t=0.0, work=0)
+
+    def backward(leaf, n, work):
+        now.work = 0
+        work()
+        return 50e-6 + n * (3e-6 + 2e-6 * now.work / 2**20)
+
+    monkeypatch.setattr(nodes, "_backward", backward)
+    monkeypatch.setattr(nodes, "between", lambda size, us, memory: lambda: setattr(now, "work", size))
+    curve = nodes.nodes()
+    assert curve.at(1 << 22) == pytest.approx(8e-6)
+    calls = recorded("backward")
+    plain, cold = (
+        total(calls, e.all(calls, 0), 2, e.c) for e in (changed(), changed({"node": line("bytes", {1: 7e-6, 1 << 26: 7e-6})}))
+    )
+    assert cold - plain == pytest.approx(7e-6 * sum(r.begins for r in calls))
 
 
 def test_what_comes_from_python_is_left_out_of_calls_that_do_not():

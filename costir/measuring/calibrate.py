@@ -23,6 +23,7 @@ from costir.calibration import Calibration, Curve, to_toml
 from costir.measuring.frames import frames
 from costir.measuring.interrupted import aged, interrupted
 from costir.measuring.kernels import Kernel, kernels
+from costir.measuring.nodes import nodes
 from costir.measuring.overheads import overheads
 from costir.measuring.timing import Timed, one_by_one, timed
 
@@ -99,7 +100,7 @@ def calibrate(
             c.progress("what has left the caches", 0.75)
             lost, apart = interrupted(every)
             curve, functions = frames()
-            curves |= {**lost, **aged(), "frame": curve}
+            curves |= {**lost, **aged(), "frame": curve, "node": nodes()}
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)

@@ -159,6 +159,11 @@ class Estimator:
         first, last = curve.grid[0][0], curve.grid[0][-1]
         return curve.at(min(others, last)) * min(1.0, others / first)
 
+    def forgotten(self, size: float) -> float:
+        """Seconds that a node of the backward pass takes longer, so many bytes after the forward pass has made it."""
+        curve = self.c.curves.get("node")
+        return curve.at(min(size, curve.grid[0][-1])) if curve is not None else 0.0
+
     def _python(self, entered: float, moved: float) -> float:
         """Seconds that Python takes to enter so many functions after an operator that moved so many bytes.
 
@@ -330,9 +335,10 @@ def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], leaves: int,
         c: the calibration.
     """
     numbers, inside = c.numbers, math.fsum(e.total for e in estimates)
-    around = leaves * numbers["leaf"]
     touched = max((r.since for r in calls), default=0)  # as much lies between two runs of what a step does once
-    cold = Estimator(c).interrupted("interrupted", (touched, inside))
+    estimator, nodes = Estimator(c), sum(r.begins for r in calls)
+    around = leaves * numbers["leaf"] + nodes * estimator.forgotten(touched / 2)
+    cold = estimator.interrupted("interrupted", (touched, inside))
     once = [k for k, runs in (("start", leaves > 0), ("step", any(r.call.phase == "optimizer" for r in calls))) if runs]
     around += sum(numbers.get(k, 0.0) + cold * numbers.get(f"apart_{k}", 0.0) for k in once)
     return (inside + around) * (1 + numbers.get("lost", 0.0))

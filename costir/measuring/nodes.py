@@ -1,0 +1,41 @@
+"""What a node of the backward pass costs where its memory has left the caches since the forward pass made it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from costir.calibration import Curve
+from costir.measuring.interrupted import BYTES, LEAST, Point, Run, between, rising
+
+MANY = 64  # nodes
+ROUNDS = 8
+
+
+def nodes() -> Curve:
+    """The curve `node`: seconds that a node takes longer, by the bytes of work between the forward pass and the backward."""
+    memory = torch.ones(BYTES[-1] // 4)
+    leaf = torch.rand(16, requires_grad=True)
+    with torch.enable_grad():
+        hot = _each(leaf, lambda: None)
+        found: dict[Point, float] = {(size,): _each(leaf, between(size, 1, memory)) - hot for size in BYTES}
+    return Curve(("bytes",), (BYTES,), tuple(max(LEAST, s) for s in rising(found).values()))
+
+
+def _each(leaf: torch.Tensor, work: Run) -> float:
+    """Seconds of one node of many, those that every backward pass has left out."""
+    few, many = (statistics.median(_backward(leaf, n, work) for _ in range(ROUNDS)) for n in (1, 1 + MANY))
+    return (many - few) / MANY
+
+
+def _backward(leaf: torch.Tensor, n: int, work: Run) -> float:
+    leaf.grad, x = None, leaf
+    for _ in range(n):
+        x = x * 2.0
+    loss = x.sum()
+    work()
+    began = time.perf_counter()
+    loss.backward()
+    return time.perf_counter() - began

@@ -18,7 +18,7 @@ from costir.hardware import load_chip
 from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
-from costir.measuring.estimate import bandwidth
+from costir.measuring.estimate import bandwidth, fastest
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.knee import crossing
 from costir.measuring.profile import Event, _matched, in_place
@@ -84,6 +84,9 @@ def test_the_envelope_never_rises():
     assert found == {8: 9.0, 16: 7.0, 32: 7.0, 64: 1.0}
     c = made_up()
     assert [bandwidth(c, s) for s in (1, 8192, 10**6, 2**21, 10**8, 10**12)] == [1e11, 1e11, 1e11, 5e10, 5e10, 2e10]
+    assert fastest(c, 2**20) == pytest.approx(1e11)  # all of it in the cache
+    assert fastest(c, 2**22) == pytest.approx(2**22 / (2**21 / 1e11 + 2**21 / 5e10))  # half of it
+    assert fastest(c, 2**40) == pytest.approx(2e10, rel=1e-3)
 
 
 def test_calibrating_writes_a_chip_that_every_verb_takes(monkeypatch, tmp_path, capsys):

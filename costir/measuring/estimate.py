@@ -264,9 +264,30 @@ class Estimator:
 
 def bandwidth(c: Calibration, working_set: float) -> float:
     """The envelope at a working set in bytes: no kernel was seen to move more per second over as much memory."""
-    sizes = sorted(int(k.rpartition("_")[2]) for k in c.numbers if k.startswith("bandwidth_"))
-    fits = [s for s in sizes if s <= working_set]
-    return c.numbers[f"bandwidth_{fits[-1] if fits else sizes[0]}"]
+    envelope = _envelope(c)
+    fits = [rate for size, rate in envelope if size <= working_set]
+    return fits[-1] if fits else envelope[0][1]
+
+
+def fastest(c: Calibration, working_set: float) -> float:
+    """Bytes per second that no kernel can be above, whatever ran before it.
+
+    Over and over again, more memory than a cache holds finds nothing in it; but of what was touched just before, a cache still
+    holds as much as fits: that part comes at the cache's bandwidth, and only the rest at that of the next.
+    """
+    envelope = _envelope(c)
+    ends = [size for size, _ in envelope[1:]] + [math.inf]
+    seconds, below = 0.0, 0.0
+    for (_, rate), end in zip(envelope, ends, strict=True):
+        part = min(max(working_set, 1.0), end)
+        seconds += (part - below) / rate
+        below = part
+    return max(working_set, 1.0) / seconds
+
+
+def _envelope(c: Calibration) -> list[tuple[int, float]]:
+    """Working sets and bandwidths, ascending."""
+    return sorted((int(k.rpartition("_")[2]), v) for k, v in c.numbers.items() if k.startswith("bandwidth_"))
 
 
 class _Memory(NamedTuple):

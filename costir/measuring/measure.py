@@ -24,7 +24,7 @@ from costir.errors import ChipError
 from costir.ir import Call, Conventions, Cost
 from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
-from costir.measuring.estimate import Estimate, Estimator, bandwidth, total
+from costir.measuring.estimate import Estimate, Estimator, bandwidth, fastest, total
 from costir.measuring.profile import in_place
 from costir.measuring.subject import Recorded, one_thread, subject
 from costir.measuring.timing import timed
@@ -256,13 +256,13 @@ def _is_simple(call: Call) -> bool:
 
 
 def _bound(cost: Cost, call: Call, chip: Chip, c: Calibration) -> tuple[float, str]:
-    """The roofline time of a call: bytes at the best bandwidth over a working set like its own."""
+    """The roofline time of a call: bytes at the best bandwidth that a working set like its own can have."""
     try:
         t = times(cost, chip).at({})
     except ChipError:  # a type that has no rate here
         return 0.0, "memory"
     held = {t.ref: float(t.nbytes) for t in (*call.inputs, *call.outputs)}  # written in place, memory counts once
-    memory = float(cost.nbytes) / bandwidth(c, sum(held.values())) if cost.nbytes != 0 else 0.0
+    memory = float(cost.nbytes) / fastest(c, sum(held.values())) if cost.nbytes != 0 else 0.0
     work = max(float(t.compute), float(t.vector))
     return max(work, memory), "compute" if work > memory else "memory"
 

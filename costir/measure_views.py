@@ -194,12 +194,15 @@ def _point(m: Measurement) -> dict[str, Any]:
 
 def knee_facts(k: Knee, solved: float | None, rate: float) -> list[Fact]:
     """The measured critical size beside the solved one."""
-    value = "none: the curve has no two straight parts" if k.value is None else f"{k.unknown} = {plain_number(k.value)}"
+    value = "none: the curve has no two parts" if k.value is None else f"{k.unknown} = {plain_number(k.value)}"
+    lines = "the lines through the first and the last three points cross"
+    if not k.straight:
+        lines = "two lines cross that touch the curve from below, a flat one and a rising one: its ends are not straight here"
     ratio = f", {k.value / solved:.2f} of the solved one" if k.value and solved else ""
     near = "none" if solved is None else f"{k.unknown} = {plain_number(solved)}"
     facts = [
         Fact("solved", f"{near}, with the {si(rate, 'B/s')} of the memory that the weights lie in"),
-        Fact("measured", f"{value}{ratio}; where the lines through the first and the last three points cross"),
+        Fact("measured", f"{value}{ratio}; where {lines}"),
         Fact("points", ", ".join(f"{v}: {seconds(t)}" for v, t in k.points)),
     ]
     if any(not m.summary.verdict for m in k.measurements):

@@ -222,8 +222,17 @@ def test_where_two_straight_parts_cross():
     draw = random.Random(1)
     for knee in (8.6, 20.0, 70.0):
         points = [(2**i, max(1e-3, 1e-3 * 2**i / knee) * draw.uniform(0.99, 1.01)) for i in range(12)]
-        assert crossing(points) == pytest.approx(knee, rel=0.1)
-    assert crossing([(2**i, 1e-3 * 2**i) for i in range(8)]) is None
+        assert crossing(points) == (pytest.approx(knee, rel=0.1), True)
+        squares = [(x, max(1e-3, 1e-3 * (x / knee) ** 2)) for x, _ in points]
+        assert crossing(squares) == (pytest.approx(knee), True)
+    assert crossing([(2**i, 1e-3 * 2**i) for i in range(8)]) == (None, False)
+    assert crossing([(2**i, 1e-3) for i in range(8)]) == (None, False)
+
+
+def test_where_the_ends_are_bent_the_lines_that_touch_the_curve_cross():
+    """A library that takes three times as long for 2 to 16 rows: as much work as one row at 1, and at its best from 64 on."""
+    points = [(2**i, max(3e-3, 0.375e-3 * 2**i) * (3 if 1 <= i <= 4 else 1)) for i in range(8)]
+    assert crossing(points) == (pytest.approx(8), False)
 
 
 # --------------------------------------------------------------------------------------------------------- command line

@@ -13,6 +13,7 @@ from costir.measuring.estimate import bandwidth
 from costir.measuring.measure import Measurement, calibration_of, measure
 
 ENDS = 3  # points at each end that make a straight part
+BENT = 0.25  # of a slope: further from a whole number it is not straight
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class Knee:
     Attributes:
         unknown: the size that was swept.
         points: (size, seconds), ascending.
-        value: where the lines through the first and the last points cross, in log-log; None where they do not.
+        value: where the curve's two parts cross, in log-log; None where it has only one.
+        straight: both parts are; else it is where the lines cross that touch the curve from below.
     """
 
     unknown: str
     points: tuple[tuple[int, float], ...]
     value: float | None
+    straight: bool
     measurements: tuple[Measurement, ...]
 
 
@@ -50,7 +53,7 @@ def knee(family: Family, chip: Chip, unknown: str, around: float, sizes: Mapping
     swept = [2**i for i in range(int(math.log2(top)) + 1)]
     found = [measure(family, chip, {**base, unknown: v}, phase, rounds=9, operators=False) for v in swept]
     points = tuple((v, m.measured) for v, m in zip(swept, found, strict=True))
-    return Knee(unknown, points, crossing(points), tuple(found))
+    return Knee(unknown, points, *crossing(points), tuple(found))
 
 
 def weights_bandwidth(chip: Chip, nbytes: float) -> float:
@@ -58,13 +61,22 @@ def weights_bandwidth(chip: Chip, nbytes: float) -> float:
     return bandwidth(calibration_of(chip), nbytes)
 
 
-def crossing(points: Sequence[tuple[float, float]]) -> float | None:
-    """Where the line through the first points and the line through the last ones cross, on logarithmic axes."""
+def crossing(points: Sequence[tuple[float, float]]) -> tuple[float | None, bool]:
+    """Where the two parts of a curve cross on logarithmic axes, and whether both are straight.
+
+    Straight: the line through the first points is flat, and that through the last ones rises with a whole power of the size.
+    Where a library does badly between, they are not; then it is where the two lines cross that touch the curve from below: a
+    flat one through the fastest run, and one with that power through the run that does most per second. None where that is at
+    an end, so that there are no two parts.
+    """
     logs = [(math.log(x), math.log(y)) for x, y in points]
     (a, b), (c, d) = _line(logs[:ENDS]), _line(logs[-ENDS:])
-    if abs(c - a) < 0.2:
-        return None
-    return math.exp((b - d) / (c - a))
+    power = max(1, round(c))
+    if abs(a) <= BENT and abs(c - power) <= BENT:
+        return math.exp((b - d) / (c - a)), True
+    flat, steep = min(y for _, y in logs), min(y - power * x for x, y in logs)
+    value = math.exp((flat - steep) / power)
+    return (value if 2 * points[0][0] < value < points[-1][0] / 2 else None), False
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

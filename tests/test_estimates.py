@@ -233,7 +233,8 @@ def test_parts_of_a_fused_layer_are_the_operators_that_it_runs():
         (16, 1, 1, 3, "conv3", (6, 16, 16), 1), (16, 1, 1, 1, "conv1", (6, 16, 16), 1),
         (16, 1, 2, 1, "conv1_strided", (3, 16, 16), 1), (16, 16, 1, 3, "depthwise", (6, 16, 3), 1),
         (16, 16, 1, 5, "depthwise", (6, 16, 5), 1), (16, 2, 1, 3, "grouped", (6, 8, 2), 1),
-        (24, 2, 1, 3, "ragged", (6, 12, 2), 1),
+        (24, 2, 1, 3, "halves", (6, 12, 2), 1),
+        (20, 2, 1, 3, "ragged", (6, 10, 2), 1),
     ],
 )  # fmt: skip
 def test_convolutions_in_groups_have_curves_of_their_own(channels, groups, stride, kernel, curve, sizes, times):

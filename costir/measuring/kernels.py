@@ -331,15 +331,17 @@ def kernels() -> list[Kernel]:
         Kernel(f"conv{k}{'_backward' if b else ''}", channels, _conv(k, b)) for k, b in itertools.product((1, 3), (False, True))
     ]
     strided = {"side": (4, 14, 48), "inside": (16, 64, 256), "outside": (16, 64, 256)}
-    grouped = {"side": (4, 14, 56), "width": (4, 8, 16, 32), "groups": (4, 16)}
+    grouped = {"side": (4, 14, 56), "width": (8, 16, 32), "groups": (4, 16)}
+    halves = {**grouped, "width": (4, 12, 20)}  # channels of a group that fill half a block of the library's at the end
     each = {"side": (4, 14, 32, 96), "channels": (16, 64, 256), "width": (3, 7)}
-    ragged = {**grouped, "width": (6, 20)}  # channels of a group that do not fill the library's blocks of eight
+    ragged = {**grouped, "width": (6, 18)}  # those that fill less, or more
     out += [
         kernel
         for suffix, b in (("", False), ("_backward", True))
         for kernel in (
             Kernel(f"conv1_strided{suffix}", strided, _conv(1, b, 2)),
             Kernel(f"grouped{suffix}", grouped, _grouped(b)),
+            Kernel(f"halves{suffix}", halves, _grouped(b)),
             Kernel(f"ragged{suffix}", ragged, _grouped(b)),
             Kernel(f"depthwise{suffix}", each, _depthwise(b)),
         )

@@ -217,7 +217,8 @@ def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
         if groups > 1 and w[1] == 1:
             return [Lookup("depthwise" + suffix, (side, out[1], math.sqrt(kernel)))]
         if groups > 1:
-            curve = "ragged" if w[1] % BLOCK or (out[1] // groups) % BLOCK else "grouped"
+            rest = math.gcd(BLOCK, w[1], out[1] // groups)
+            curve = "grouped" if rest == BLOCK else "halves" if rest == BLOCK // 2 else "ragged"
             return [Lookup(curve + suffix, (side, math.sqrt(w[1] * out[1] / groups), groups), kernel / 9)]
         if backward and _first_mask(call) is False:  # of a first layer: nobody wants the gradient of its input
             return [Lookup("conv3_backward", (side, w[1], out[1]), 0.5 * kernel / 9)]

@@ -33,7 +33,8 @@ from costir.trace import Optimizer
 
 SHARE = 0.01  # operators below this share of the time are left out of the medians
 LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
-REFERENCE = 256
+CROWDED = 0.40  # the same of memory
+REFERENCE, COPIED = 256, 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +197,17 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
 
 
 def _loaded(c: Calibration) -> float:
-    """How much slower a reference kernel is now than when it was calibrated."""
+    """How much slower a reference kernel is now than when it was calibrated: a product, or memory that others crowd.
+
+    That memory is somewhat slower from one minute to the next is usual where caches are shared, and is not counted.
+    """
     a, b = torch.rand(REFERENCE, REFERENCE), torch.rand(REFERENCE, REFERENCE)
-    now = timed(lambda: torch.mm(a, b), 5, 0.003).best
-    return now / c.curves["mm_nn"].at(REFERENCE, REFERENCE, REFERENCE) - 1
+    product = timed(lambda: torch.mm(a, b), 5, 0.003).best / c.curves["mm_nn"].at(REFERENCE, REFERENCE, REFERENCE) - 1
+    if "copy_" not in c.curves:
+        return product
+    x, y = torch.ones(COPIED), torch.ones(COPIED)
+    memory = timed(lambda: x.copy_(y), 7, 0.003).best / c.curves["copy_"].at(COPIED) - 1
+    return max(product, memory) if memory > CROWDED else product
 
 
 def _fitted(seconds: Sequence[float | None], whole: float) -> tuple[float, float]:

@@ -25,6 +25,7 @@ SIZES = (16, 256, 2048, 1 << 14, 1 << 17, 1 << 20, 1 << 22)  # elements; larger 
 ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
 EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  # of matrices; rows of a batch go further
 POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 27, 28))  # bytes of weights
+BOTH = (("", False), ("_backward", True))
 LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
 
 
@@ -314,48 +315,66 @@ def _far_rows(columns: int) -> Run:
 
 def kernels() -> list[Kernel]:
     """All of them, the cheapest first."""
-    small = {"m": (4, 16, 64, 256), "n": (16, 64, 256), "k": (16, 64, 256)}
-    edges = dict.fromkeys("mnk", EDGES)
-    sides = {"channels": (16, 64, 256), "side": (4, 14, 32, 112)}
     out = [_elements(name, make) for name, make in POINTWISE.items()]
     out += [_rows(name, make) for name, make in BY_ROWS.items()]
-    steps = {"steps": STEPS, "batch": (1, 4, 8, 16), "width": (32, 128, 256, 512)}
-    rows = {**edges, "m": LONG}
-    out += [Kernel(f"mm_{layout}", rows, _mm(layout), LARGEST) for layout in ("nn", "nt")]
-    out += [Kernel("mm_tn", {**edges, "k": LONG}, _mm("tn"), LARGEST)]
-    out += [Kernel(f"bmm_{layout}", {"b": (4, 32, 256), **small}, _bmm(layout), LARGEST) for layout in ("nn", "nt", "tn")]
-    heads = {"heads": (4, 32), "length": (32, 128, 512), "width": (16, 64, 128)}
-    out += [Kernel(f"attention{'_backward' if b else ''}", heads, _attention(b)) for b in (False, True)]
-    channels = {"side": (4, 14, 32, 96), "inside": (3, 16, 64, 256), "outside": (16, 64, 256)}
-    out += [
-        Kernel(f"conv{k}{'_backward' if b else ''}", channels, _conv(k, b)) for k, b in itertools.product((1, 3), (False, True))
+    return out + _products() + _convolutions() + _images() + _distances()
+
+
+def _products() -> list[Kernel]:
+    small = {"m": (4, 16, 64, 256), "n": (16, 64, 256), "k": (16, 64, 256)}
+    edges = dict.fromkeys("mnk", EDGES)
+    rows, heads = {**edges, "m": LONG}, {"heads": (4, 32), "length": (32, 128, 512), "width": (16, 64, 128)}
+    return [
+        *(Kernel(f"mm_{layout}", rows, _mm(layout), LARGEST) for layout in ("nn", "nt")),
+        Kernel("mm_tn", {**edges, "k": LONG}, _mm("tn"), LARGEST),
+        *(Kernel(f"bmm_{layout}", {"b": (4, 32, 256), **small}, _bmm(layout), LARGEST) for layout in ("nn", "nt", "tn")),
+        *(Kernel(f"attention{suffix}", heads, _attention(b)) for suffix, b in BOTH),
     ]
-    strided = {"side": (4, 14, 48), "inside": (16, 64, 256), "outside": (16, 64, 256)}
+
+
+def _convolutions() -> list[Kernel]:
+    channels = {"inside": (16, 64, 256), "outside": (16, 64, 256)}
+    whole = {"side": (4, 14, 32, 96), **channels, "inside": (3, 16, 64, 256)}
+    strided = {"side": (4, 14, 48), **channels}
     grouped = {"side": (4, 14, 56), "width": (8, 16, 32), "groups": (4, 16)}
     halves = {**grouped, "width": (4, 12, 20)}  # channels of a group that fill half a block of the library's at the end
-    each = {"side": (4, 14, 32, 96), "channels": (16, 64, 256), "width": (3, 7)}
     ragged = {**grouped, "width": (6, 18)}  # those that fill less, or more
-    out += [
-        kernel
-        for suffix, b in (("", False), ("_backward", True))
-        for kernel in (
-            Kernel(f"conv1_strided{suffix}", strided, _conv(1, b, 2)),
-            Kernel(f"grouped{suffix}", grouped, _grouped(b)),
-            Kernel(f"halves{suffix}", halves, _grouped(b)),
-            Kernel(f"ragged{suffix}", ragged, _grouped(b)),
-            Kernel(f"depthwise{suffix}", each, _depthwise(b)),
-        )
+    each = {"side": (4, 14, 32, 96), "channels": (16, 64, 256), "width": (3, 7)}
+    return [
+        *(Kernel(f"conv{k}{suffix}", whole, _conv(k, b)) for k in (1, 3) for suffix, b in BOTH),
+        *(
+            kernel
+            for suffix, b in BOTH
+            for kernel in (
+                Kernel(f"conv1_strided{suffix}", strided, _conv(1, b, 2)),
+                Kernel(f"grouped{suffix}", grouped, _grouped(b)),
+                Kernel(f"halves{suffix}", halves, _grouped(b)),
+                Kernel(f"ragged{suffix}", ragged, _grouped(b)),
+                Kernel(f"depthwise{suffix}", each, _depthwise(b)),
+            )
+        ),
     ]
-    out += [Kernel(name, steps, _rnn(g)) for name, g in (("lstm", 4), ("gru", 3))]
-    out += [
+
+
+def _images() -> list[Kernel]:
+    """And recurrent layers."""
+    steps = {"steps": STEPS, "batch": (1, 4, 8, 16), "width": (32, 128, 256, 512)}
+    sides = {"channels": (16, 64, 256), "side": (4, 14, 32, 112)}
+    return [
+        *(Kernel(name, steps, _rnn(g)) for name, g in (("lstm", 4), ("gru", 3))),
         Kernel("max_pool", sides, _image(lambda x: F.max_pool2d(x, 3, 2, 1))),
         Kernel("avg_pool", sides, _image(lambda x: F.adaptive_avg_pool2d(x, 1))),
         Kernel("batch_norm", sides, _batch_norm(False)),
         Kernel("batch_norm_training", sides, _batch_norm(True)),
         Kernel("batch_norm_backward", sides, _batch_norm_backward),
         Kernel("max_pool_backward", sides, _max_pool_backward),
+    ]
+
+
+def _distances() -> list[Kernel]:
+    """Memory by how long ago it was used."""
+    return [
         Kernel("streamed", {"m": (1, 16, 256), "k": (128, 512, 2048), "pool": POOLS}, _streamed),
         *(Kernel(name, {"pool": POOLS}, _far(f)) for name, f in FAR.items()),
         Kernel("far_rows", {"columns": COLUMNS}, _far_rows),
     ]
-    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 
@@ -18,7 +19,14 @@ BUDGET, BUDGET_LATE = 40.0, 20.0  # seconds for collectives; after a calibration
 
 
 def calibrate(o: argparse.Namespace) -> int:
-    """Measure this machine, or its collectives, and write its chip file."""
+    """Measure this machine, or its collectives, and write its chip file.
+
+    Raises:
+        CostirError: where more threads are asked for than the machine has cores, or none.
+    """
+    cores = os.cpu_count() or 1
+    if not 1 <= o.threads <= cores:
+        raise CostirError(f"--threads {o.threads} is not possible: this machine has {cores} cores", f"give 1 to {cores}")
     if o.collectives:
         return _collectives(o)
     if o.processes is not None or o.chip:

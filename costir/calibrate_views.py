@@ -12,6 +12,8 @@ from costir.page import Column, Document, Entry, Fact, Table
 from costir.render import View
 from costir.units import si
 
+AWAY = 0.05  # of the core's time
+
 
 def calibrated(c: Calibration, chip: Chip, path: str, gpu: bool = False) -> View:
     """The machine in a few lines; `gpu`: it has a GPU, too, which was not asked for."""
@@ -30,6 +32,9 @@ def calibrated(c: Calibration, chip: Chip, path: str, gpu: bool = False) -> View
         Fact("fresh pages", f"{numbers['fresh'] * 1e9:.3f} ns per byte more for results of 32 MB and above"),
         Fact("written", path), Fact("use", "costir measure model.py --chip here; costir analyze model.py --chip here"),
     ]  # fmt: skip
+    if numbers.get("away", 0.0) > AWAY:
+        busy = f"other processes had the core {numbers['away']:.0%} of the time: calibrate again when nothing else runs"
+        tail.append(Fact("busy", busy))
     if gpu:
         tail.append(Fact("gpu", "this machine has one, too: costir calibrate --device cuda measures it"))
     return _view("Calibration", c, chip, path, head, (_bandwidths(rows),), tail)

@@ -17,6 +17,7 @@ from typing import Any
 from costir.errors import ChipError
 
 FORMAT = 4
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,16 @@ class Curve:
         return [[math.log(x) for x in g] for g in self.grid], [math.log(s) for s in self.seconds]
 
     def at(self, *sizes: float) -> float:
-        """Seconds at these sizes, one for each axis."""
+        """Seconds at these sizes, one for each axis.
+
+        Raises:
+            ChipError: the curve is over another number of sizes: its file is damaged.
+        """
+        if len(sizes) != len(self.axes):
+            over = ", ".join(self.axes)
+            raise ChipError(
+                f"a curve of the calibration is over {over}, not over {len(sizes)} sizes", "run costir calibrate again"
+            )
         axes, times = self._logs
         cells = [_cell(axis, math.log(max(size, 1))) for axis, size in zip(axes, sizes, strict=True)]
         total = 0.0
@@ -58,6 +68,17 @@ def _cell(axis: Sequence[float], x: float) -> tuple[int, float]:
         return 0, 0.0
     low = min(bisect.bisect_right(axis, x) - 1, len(axis) - 2)
     return low, (x - axis[low]) / (axis[low + 1] - axis[low])
+
+
+class _Named(dict[str, Any]):
+    """What a file has by name; what it lacks is said in one sentence."""
+
+    def __init__(self, where: str, kind: str, found: Mapping[str, Any]) -> None:
+        super().__init__(found)
+        self.where, self.kind = where, kind
+
+    def __missing__(self, key: str) -> Any:
+        raise ChipError(f"{self.where}: its calibration has no {self.kind} {key}", "run costir calibrate again")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +121,19 @@ def from_table(where: str, table: Any) -> Calibration | None:
             raise ChipError(
                 f"{where}: its calibration has format {table['format']}, not {FORMAT}", "run costir calibrate again"
             )
-        curves = {name: _curve(c) for name, c in table["curve"].items()}
-        numbers = {k: float(v) for k, v in table["number"].items()}
+        curves = _Named(where, "curve", {name: _curve(c) for name, c in table["curve"].items()})
+        numbers = _Named(where, "number", {k: float(v) for k, v in table["number"].items()})
         about = {k: str(v) for k, v in table["about"].items()}
-        noise = float(table["noise"])
+        noise, threads = float(table["noise"]), int(about.get("threads", "1"))
+        sizes = [int(k.removeprefix("bandwidth_")) for k in numbers if k.startswith("bandwidth_")]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {str(error)[:60]}"
         raise ChipError(f"{where}: its calibration is damaged ({what})", "run costir calibrate again") from error
-    if not all(math.isfinite(v) and v >= 0 for v in numbers.values()) or not 0 <= noise < 100:
+    if not sizes:
+        raise ChipError(f"{where}: its calibration has no bandwidth", "run costir calibrate again")
+    shares = [numbers.get(k, 0.0) for k in ("lost", "away")]
+    possible = 0 <= noise < 100 and 1 <= threads <= MOST_THREADS and all(share <= 1 for share in shares)
+    if not possible or not all(math.isfinite(v) and v >= 0 for v in numbers.values()):
         raise ChipError(f"{where}: its calibration has numbers that cannot be", "run costir calibrate again")
     return Calibration(about, noise, numbers, curves)
 

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import costir
 from costir.errors import CostirError
 from costir.measuring.measure import Measurement
 from costir.units import si
@@ -47,7 +48,7 @@ def draw(found: Sequence[Measurement], kind: str, swept: str, suffix: str) -> by
         out,
         format=suffix,
         dpi=DPI,
-        metadata={"Title": f"costir {found[0].name}"} if suffix == "svg" else {"Software": "costir"},
+        metadata={"Title": f"costir {found[0].name}"} if suffix == "svg" else {"Software": f"costir {costir.__version__}"},
     )
     return out.getvalue()
 

@@ -119,7 +119,7 @@ def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
         ruled = [x.sizes[swept] for x in found if binds(x) == "overhead"]
         yield Fact("overhead rules", f"up to {swept} = {max(ruled)}" if ruled else f"nowhere in this range of {swept}")
     if not all(x.summary.verdict for x in found):
-        yield Fact("verdict", "none: the machine was not as free as when it was calibrated")
+        yield Fact("verdict", f"none: {_no_verdict(found)}")
         return
     if swept:
         errors = sorted(abs(x.summary.total_error) for x in found)
@@ -189,6 +189,13 @@ def _point(m: Measurement) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _no_verdict(found: Sequence[Measurement]) -> str:
+    """Why there is none."""
+    if all(m.summary.sound for m in found):
+        return "the machine was not as free as when it was calibrated"
+    return next(n for m in found if not m.summary.sound for n in m.notes if "no verdict" in n).partition(": no verdict")[0]
+
+
 # ------------------------------------------------------------------------------------------------------------------ knee
 
 
@@ -206,5 +213,5 @@ def knee_facts(k: Knee, solved: float | None, rate: float) -> list[Fact]:
         Fact("points", ", ".join(f"{v}: {seconds(t)}" for v, t in k.points)),
     ]
     if any(not m.summary.verdict for m in k.measurements):
-        facts.append(Fact("verdict", "none: the machine was not as free as when it was calibrated"))
+        facts.append(Fact("verdict", f"none: {_no_verdict(k.measurements)}"))
     return facts

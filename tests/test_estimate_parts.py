@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import sys
 import time
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from torch import nn
 
 from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
+from costir.hardware import load_chip
 from costir.load.subject import family_of
 from costir.measuring import calibrate, frames, interrupted, measure, nodes, overheads, profile, timing
 from costir.measuring.estimate import Estimator, total
@@ -361,6 +363,71 @@ def test_what_the_system_takes_is_a_share_of_the_time(monkeypatch):
     steady = itertools.accumulate(itertools.repeat(1e-6))
     monkeypatch.setattr(overheads, "time", SimpleNamespace(perf_counter=lambda: next(steady)))
     assert overheads._lost() == 0
+
+
+def test_what_other_processes_take_is_no_part_of_it(monkeypatch):
+    """A clock that loses 50 us in every ms to the system, and half of its time to a process that it is switched off for."""
+    now, calls, switches = 0.0, 0, 0
+
+    def clock():
+        nonlocal now, calls, switches
+        calls += 1
+        now += 1e-6 + (50e-6 if calls % 950 == 0 else 0)
+        if calls % 4000 == 0:
+            now, switches = now + 4e-3, switches + 1
+        return now
+
+    monkeypatch.setattr(overheads, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(overheads, "_switches", lambda: switches)
+    assert overheads._lost() == pytest.approx(0.05, abs=0.01)
+
+
+def test_switches_are_counted():
+    before = overheads._switches()
+    time.sleep(0.001)
+    assert overheads._switches() > before
+
+
+def test_other_types_than_float32_take_as_much_longer_as_their_rates_are_lower():
+    e = Estimator(made_up(), {"fp32": 100.0, "fp64": 50.0, "bf16": 400.0})
+    times = {}
+    for kind in (torch.float32, torch.float64, torch.bfloat16, torch.complex64):
+        a = torch.zeros(1024, 1024, dtype=kind)
+        times[kind] = [
+            e.of(Recorded(call_of(f, a, a), ((1024, 1), (1024, 1)), (0, 0), (0,), False, 0)) for f in (torch.mm, torch.add)
+        ]
+    single = times.pop(torch.float32)
+    assert not any(x.alike for x in single)
+    assert all(x.alike for both in times.values() for x in both)
+    products = {k: v[0].kernel / single[0].kernel for k, v in times.items()}
+    assert products == pytest.approx({torch.float64: 2, torch.bfloat16: 0.25, torch.complex64: 4}, rel=0.01)
+    assert [times[k][1].kernel / single[1].kernel for k in times] == pytest.approx([2, 1, 2], rel=0.01)  # made up: 0.1 ns each
+
+
+def test_an_estimate_is_never_below_its_bound(tmp_path):
+    """A machine whose curves are too fast for its own rate: by 100 times, and by a hair."""
+    call = call_of(torch.mm, *(torch.zeros(256, 256) for _ in range(2)))
+    r, c = Recorded(call, ((256, 1), (256, 1)), (0, 0), (0,), False, 0), made_up()
+    parts = Estimator(c).of(r)
+    for rate, alike in ((2 * 256**3 / parts.kernel / 100, True), (2 * 256**3 / parts.kernel * 0.99, False)):
+        path = tmp_path / f"{rate:.0f}.toml"
+        path.write_text(calibrate._chip_file(c, {"fp32": rate}, {8192: 1e11, 2**29: 2e10}))
+        row = measure.row_of(r, None, parts, load_chip(str(path)), c, 0.0)
+        assert row.parts.kernel == pytest.approx(2 * 256**3 / rate, rel=1e-3)
+        assert row.alike is alike
+
+
+def test_attention_in_one_operator_is_the_sum_of_its_parts():
+    """Against the products of the same layer run operator by operator."""
+    layer, x = nn.MultiheadAttention(32, 4, batch_first=True).eval(), torch.rand(3, 5, 32)
+    with torch.no_grad():
+        fused = list(record_calls(lambda x: layer(x, x, x)[0], x))
+    found = next(lookups(c, (), cost_of(c)[0]) for c in fused if c.name == "_native_multi_head_attention")
+    apart = [c for c in record_calls(lambda x: layer.train()(x, x, x)[0], x) if c.name in ("addmm", "bmm", "mm", "baddbmm")]
+    work = sum(2 * x.times * math.prod(x.sizes) for x in found if x.curve.startswith(("mm", "bmm")))
+    assert work == sum(float(cost_of(c)[0].matmul) for c in apart)
+    assert {x.curve for x in found} >= {"softmax", "sum_rows"}
+    assert all(x.curve in made_up().curves for x in found)
 
 
 def test_a_clock_of_the_profiler_is_exact_to_nanoseconds():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +15,8 @@ from torch import nn
 
 import costir
 from costir import calibration, cli
-from costir.calibration import Curve
-from costir.errors import ChipError, CostirError
+from costir.calibration import Calibration, Curve
+from costir.errors import ChipError, CostirError, TraceError
 from costir.hardware import load_chip
 from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
@@ -68,7 +71,8 @@ def test_a_calibration_is_read_back(chip):
 @pytest.mark.parametrize(
     ("old", "new"),
     [("format = 4", "format = 3"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
-     ('axes = ["n"]', 'axes = ["m"]'), ("[calibration.number]", "[calibration.nummer]")],
+     ('axes = ["n"]', 'axes = ["m"]'), ("[calibration.number]", "[calibration.nummer]"), ('threads = "1"', 'threads = "0"'),
+     ('threads = "1"', 'threads = "many"'), ("bandwidth_8192", "bandwidth_much"), ("view = 1e-06", "lost = 7")],
 )  # fmt: skip
 def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
     path = tmp_path / "c.toml"
@@ -77,6 +81,27 @@ def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(ChipError, match="run costir calibrate again"):
         load_chip(str(path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "other", "says"),
+    [
+        (r"\nview = .*", "", "no number view"), (r"\[calibration\.curve\.unary\]\n(.+\n)+", "", "no curve unary"),
+        (r"\nbandwidth_\d+ = .*", "", "no bandwidth"),
+        (r"\[calibration\.curve\.mm_nn\]\n(.+\n)+", '[calibration.curve.mm_nn]\naxes = ["m"]\nm = [1]\nns = [3]\n',
+         "over m, not"),
+    ],
+)  # fmt: skip
+def test_a_calibration_that_lacks_something_is_one_sentence(tmp_path, pattern, other, says):
+    """It can be well-formed, and be found out only where it is used."""
+    path = tmp_path / "c.toml"
+    text = calibrating._chip_file(made_up(), {"fp32": 1e11}, {8192: 1e11, 2**29: 2e10})
+    damaged = re.sub(pattern, other, text)
+    assert damaged != text
+    path.write_text(damaged)
+    with pytest.raises(ChipError, match=says) as caught:
+        costir.measure(small, chip=str(path))
+    assert caught.value.hint == "run costir calibrate again"
 
 
 def test_the_envelope_never_rises():
@@ -105,6 +130,14 @@ def test_calibrating_writes_a_chip_that_every_verb_takes(monkeypatch, tmp_path, 
     assert "GFLOP/s" in capsys.readouterr().out
     assert cli.main(["calibrate", "-o", str(tmp_path / "x.txt")]) == 2
     assert ".toml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "100000"])
+@pytest.mark.parametrize("more", [[], ["--collectives"]])
+def test_no_more_threads_than_cores(tmp_path, capsys, threads, more):
+    assert cli.main(["calibrate", "--threads", threads, "-o", str(tmp_path / "x.toml"), *more]) == 2
+    assert f"--threads {threads} is not possible" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_a_calibration_it_says_what_to_do(monkeypatch, tmp_path, capsys):
@@ -202,6 +235,49 @@ def test_a_busy_machine_gets_no_verdict(chip, monkeypatch):
     assert any("no verdict" in n for n in m.notes)
 
 
+def test_a_machine_that_became_faster_gets_no_verdict(chip, monkeypatch):
+    """Its calibration was made while it was busy, or on another one: bounds from it are none."""
+    assert measuring._busy(-0.4, -0.3, 0.0) == pytest.approx(-0.3)
+    assert measuring._busy(-0.4, 0.1, 0.0) == 0  # only for a moment
+    assert measuring._busy(-0.4, -0.3, 0.5) == 0.5
+    assert measuring._busy(0.9, 0.1, 0.05) == pytest.approx(0.1)
+    monkeypatch.setattr(measuring, "_busy", lambda *_: -0.3)
+    m = costir.measure(small, chip=chip)
+    assert not m.summary.verdict
+    assert any("30% faster" in n for n in m.notes)
+
+
+def test_a_calibration_that_shared_its_core_gets_no_verdict(chip, free):
+    c = chip.calibration
+    shared = replace(chip, calibration=Calibration(c.about, c.noise, {**c.numbers, "away": 0.5}, c.curves))
+    m = costir.measure(small, chip=shared)
+    assert not m.summary.verdict
+    assert any("when nothing else runs" in n for n in m.notes)
+    assert costir.measure(small, chip=chip).summary.verdict
+
+
+def test_a_model_that_changes_the_threads_gets_no_verdict(chip, free):
+    class Greedy(nn.Module):
+        def forward(self, x):
+            torch.set_num_threads(2)
+            return x + 1
+
+    m = costir.measure(lambda B=2: (Greedy(), (torch.rand(B, 3),), {}), chip=chip)
+    assert not m.summary.verdict
+    assert any("2 threads" in n for n in m.notes)
+
+
+def test_a_traced_python_gets_no_verdict(chip, free):
+    before = sys.getprofile()
+    try:
+        sys.setprofile(lambda *_: None)
+        m = costir.measure(small, chip=chip)
+    finally:
+        sys.setprofile(before)
+    assert not m.summary.verdict
+    assert any("traced" in n for n in m.notes)
+
+
 def test_a_file_of_another_machine_is_named(chip, free, monkeypatch):
     monkeypatch.setattr(measuring, "cpu_name", lambda: "Another CPU")
     assert any("Another CPU" in n for n in costir.measure(small, chip=chip).notes)
@@ -216,6 +292,49 @@ def test_what_cannot_run_is_one_sentence(chip, free):
         costir.measure(lambda B=2: (Bad(), (torch.rand(B, 3),), {}), chip=chip)
     with pytest.raises(CostirError, match="was not measured here"):
         costir.measure(small, chip="h100")
+
+
+class Tires(nn.Module):
+    """Does something else from the fourth call on."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.calls, self.what, self.seen = 0, what, []
+
+    def forward(self, x):
+        self.calls += 1
+        if self.what == "grows":
+            self.seen.append(x)
+            return torch.cat(self.seen)
+        if self.calls > 3:
+            if self.what == "leaves":
+                sys.exit(7)
+            raise ValueError("enough")
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    ("what", "says"), [("fails", "ValueError: enough"), ("leaves", "SystemExit: 7"), ("grows", "something else in every step")]
+)
+def test_a_model_that_fails_later_is_one_sentence(chip, free, what, says):
+    with pytest.raises(TraceError, match=says):
+        costir.measure(lambda B=2: (Tires(what), (torch.rand(B, 3),), {}), chip=chip)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_a_sparse_matrix_is_measured_with_a_star(chip, free, layout):
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("a", getattr(torch.eye(16), layout)())
+
+        def forward(self, x):
+            return self.a @ x
+
+    m = costir.measure(lambda B=2: (Sparse(), (torch.rand(16, B),), {}), chip=chip)
+    assert m.estimate > 0
+    assert any(r.alike for r in m.rows)
 
 
 def test_where_two_straight_parts_cross():
@@ -263,7 +382,8 @@ def test_measure_on_the_command_line(files, capsys, tmp_path):
     pictures = [tmp_path / "a.svg", tmp_path / "b.png"]
     assert cli.main(["measure", str(model), "--chip", path, "--plot", f"roofline={pictures[0]}"]) == 0
     sweep = ["measure", str(model), "--chip", path, "--sweep", "B=1:4:x2"]
-    assert cli.main([*sweep, "--plot", f"sweep={pictures[1]}"]) == 0
+    for _ in range(2):  # what costir wrote it may write again
+        assert cli.main([*sweep, "--plot", f"sweep={pictures[1]}"]) == 0
     out = capsys.readouterr().out
     assert "overhead rules" in out
     assert all(p.stat().st_size > 5000 for p in pictures)

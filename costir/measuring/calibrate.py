@@ -86,7 +86,7 @@ def calibrate(
     Returns:
         the calibration, and the text of a chip file with it.
     """
-    before, began = torch.get_num_threads(), time.perf_counter()
+    before, began, had = torch.get_num_threads(), time.perf_counter(), time.thread_time()
     torch.set_num_threads(threads)
     try:
         with torch.no_grad():
@@ -107,6 +107,7 @@ def calibrate(
             rates = {"fp32": _fp32_rate(curves), **_rates(c)}
             c.progress("overheads", 0.95)
             numbers = {**overheads(), "functions": functions, "fresh": _fresh(c), **apart}
+            numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
     numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}

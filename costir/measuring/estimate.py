@@ -12,7 +12,7 @@ from typing import NamedTuple
 from costir.calibration import Calibration
 from costir.cost import cost_of
 from costir.ir import Call, Conventions, Cost, Tensor
-from costir.measuring.lookup import HEAVY, PICKED, VIEWS, Lookup, lookups
+from costir.measuring.lookup import HEAVY, PICKED, VIEWS, Lookup, lookups, of_type
 from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
@@ -60,10 +60,16 @@ class Estimate:
 
 
 class Estimator:
-    """Estimates calls from one calibration."""
+    """Estimates calls from one calibration.
 
-    def __init__(self, calibration: Calibration) -> None:
+    Args:
+        calibration: of this machine; its curves are of float32.
+        rates: FLOP/s of products by type, as in a chip's `matrix`, for calls of other types.
+    """
+
+    def __init__(self, calibration: Calibration, rates: Mapping[str, float] | None = None) -> None:
         self.c = calibration
+        self.rates = rates or {}
         self._known: dict[tuple[str, tuple[float, ...]], float] = {}
 
     def seconds(self, found: Lookup) -> float:
@@ -113,6 +119,7 @@ class Estimator:
             return Estimate(view, view, framework=framework, around=view + framework), []
         found = lookups(call, r.strides, cost or cost_of(call, Conventions())[0])
         found = [x if x.curve in self.c.curves else Lookup("unary", x.sizes[:1], x.times, True) for x in found]
+        found = [of_type(x, call, self.rates) for x in found]
         least = [self.seconds(x) for x in found if x.times > 0]
         empty = min(self.c.curves["unary"].at(16), *least) if least else numbers["view"]
         kernel = sum(self.seconds(x) for x in found) if found else empty

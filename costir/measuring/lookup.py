@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from costir.chip import rate_key
 from costir.ir import Call, Cost, Tensor
 
 BLOCK = 8  # channels
@@ -34,6 +35,7 @@ VIEWS = frozenset((
     "view", "t", "transpose", "expand", "unsqueeze", "_unsafe_view", "permute", "slice", "select", "detach", "alias",
     "split", "split_with_sizes", "squeeze", "as_strided", "unbind", "_reshape_alias", "narrow", "chunk", "unfold",
     "diagonal", "real", "view_as_real", "movedim", "swapaxes", "detach_", "lift_fresh", "_local_scalar_dense", "item",
+    "_conj", "_neg_view", "view_as_complex",
     "_record_function_enter_new", "_record_function_exit",
 ))  # fmt: skip
 _EMPTY = frozenset((
@@ -280,19 +282,35 @@ def _group_norm(curve: str, first: int) -> Callable[[Call, Strides], list[Lookup
     return rule
 
 
+def _heads(batch: int, length: int, width: int, heads: int) -> list[Lookup]:
+    """Self-attention with its projections: the heads side by side, the scores written out."""
+    rows, each, heads = batch * length, width // heads, batch * heads
+    return [
+        Lookup("mm_nt", (rows, 3 * width, width)), Lookup("strided", (rows, 3 * width)),
+        Lookup("bmm_nt", (heads, length, length, each)), Lookup("softmax", (heads * length, length)),
+        Lookup("bmm_nn", (heads, length, each, length)), Lookup("clone", (rows * width,)),
+        Lookup("mm_nt", (rows, width, width)),
+    ]  # fmt: skip
+
+
+def _attention_layer(call: Call, strides: Strides) -> list[Lookup]:
+    """A forward pass of nn.MultiheadAttention in one operator; weights that are wanted are averaged over the heads."""
+    batch, length, width = _shape(call.args["query"])
+    heads = max(1, int(call.args["num_head"]))
+    wanted = call.args.get("need_weights", True) is True and call.args.get("average_attn_weights", True) is True
+    averaged = [Lookup("sum_rows", (heads, length * length), batch)] if wanted else []
+    return [*_heads(batch, length, width, heads), *averaged]
+
+
 def _encoder_layer(call: Call, strides: Strides) -> list[Lookup]:
     """A layer of nn.TransformerEncoder in one operator: its parts, which it runs one after the other."""
     batch, length, width = _shape(call.args["src"])
     hidden, _ = _shape(call.args["ffn_weight_1"])
     rows, heads = batch * length, max(1, int(call.args["num_heads"]))
-    each, n = width // heads, rows * width
-    qkv, out, up, down = (
-        Lookup("mm_nt", (rows, n, k)) for n, k in ((3 * width, width), (width, width), (hidden, width), (width, hidden))
-    )
+    n = rows * width
+    up, down = (Lookup("mm_nt", (rows, n, k)) for n, k in ((hidden, width), (width, hidden)))
     return [
-        qkv, Lookup("strided", (rows, 3 * width)),
-        Lookup("bmm_nt", (batch * heads, length, length, each)), Lookup("softmax", (batch * heads * length, length)),
-        Lookup("bmm_nn", (batch * heads, length, each, length)), Lookup("clone", (n,)), out,
+        *_heads(batch, length, width, heads),
         up, Lookup("gelu" if call.args.get("use_gelu") else "relu", (rows * hidden,)), down,
         Lookup("layer_norm", (rows, width), 2.0), Lookup("binary", (n,), 2.0),
     ]  # fmt: skip
@@ -346,9 +364,33 @@ _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
     "_native_batch_norm_legit_no_training": _batch_norm, "cudnn_batch_norm": _batch_norm,
     "native_batch_norm_backward": _image("batch_norm_backward"), "native_group_norm": _group_norm("layer_norm", 0),
     "native_group_norm_backward": _group_norm("layer_norm_backward", 1),
-    "_transformer_encoder_layer_fwd": _encoder_layer, "gelu": _gelu(False),
+    "_transformer_encoder_layer_fwd": _encoder_layer, "_native_multi_head_attention": _attention_layer, "gelu": _gelu(False),
     "gelu_backward": _gelu(True), "pow": _power, "_safe_softmax": _safe_softmax, "mkldnn_rnn_layer": _recurrent,
 }  # fmt: skip
+
+
+_PRODUCTS = ("mm_", "bmm_", "attention", "conv", "depthwise", "grouped", "ragged", "lstm", "gru")
+_PARTS = {"complex64": ("fp32", 4), "complex128": ("fp64", 4)}  # a product of complex numbers is four of their parts
+
+
+def of_type(x: Lookup, call: Call, rates: Mapping[str, float]) -> Lookup:
+    """The same for the type that the call computes in, where it is neither float32 nor whole numbers: another's curve.
+
+    So is what stands in for sparse operands.
+    Products take as much longer as their rate is lower, others as their numbers are wider; narrow ones are computed in float32.
+    """
+    if any(t.nnz is not None for t in call.inputs):
+        return replace(x, alike=True)
+    used = [t for t in (*call.outputs, *call.inputs) if t.dtype.startswith(("float", "bfloat", "complex"))]
+    if not used or all(t.dtype == "float32" for t in used) or x.curve == "convert":
+        return x
+    widest = max(used, key=lambda t: int(t.itemsize))
+    key, products = _PARTS.get(widest.dtype, (rate_key(widest.dtype), 1))
+    if x.curve.startswith(_PRODUCTS):
+        slower = products * rates["fp32"] / rates[key] if {"fp32", key} <= rates.keys() else products
+        return replace(x, times=x.times * slower, alike=True)
+    wider = max(1.0, int(widest.itemsize) / 4)
+    return replace(x, sizes=(x.sizes[0] * wider, *x.sizes[1:]), alike=True)
 
 
 def known(call: Call, curves: Mapping[str, Any], found: list[Lookup]) -> bool:

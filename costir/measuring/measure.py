@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ SHARE = 0.01  # operators below this share of the time are left out of the media
 LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
 CROWDED = 0.40  # the same of memory
 REFERENCE, COPIED = 256, 1 << 22
+AWAY = 0.20  # of a core: a calibration that had to share so much of it says little
+SHORT = 0.1  # of a bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,8 @@ class Summary:
         bound_violations: operators that were measured faster than their bound, by more than the noise.
         noise: the spread of the measured steps, or of the calibration where that is larger.
         error_bar: what the estimate of the whole may be off, from the calibration's noise and the operators that had no curve.
-        loaded: how much slower the machine is than when it was calibrated; above 20 % there is no verdict.
+        loaded: how much slower the machine is than when it was calibrated; more than 20 % off there is no verdict.
+        sound: False where calibration and run cannot be compared: a note says why, and there is no verdict.
     """
 
     total_error: float
@@ -104,11 +108,12 @@ class Summary:
     noise: float
     error_bar: float
     loaded: float
+    sound: bool = True
 
     @property
     def verdict(self) -> bool:
-        """Whether the numbers mean anything: the machine was as free as when it was calibrated."""
-        return self.loaded <= LOADED
+        """Whether the numbers mean anything: the machine was as free as when it was calibrated, and ran as it did then."""
+        return abs(self.loaded) <= LOADED and self.sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +185,23 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         found = timed(model.step, rounds, 0.02, 6.0)
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls) if operators else [None] * len(calls)
-        loaded = max(min(loaded, _loaded(c)), 1 / max(share, 0.01) - 1)
+        unlike = _unlike(c)
+        loaded = _busy(loaded, _loaded(c), 1 / max(share, 0.01) - 1)
     scale, between = _fitted(seconds, found.best)
     each = [
         row_of(r, s if s is None else s * scale, parts, chip, c, saved)
-        for r, s, parts, saved in zip(calls, seconds, Estimator(c).all(calls, model.functions), _fusable(calls, c), strict=True)
+        for r, s, parts, saved in zip(
+            calls, seconds, Estimator(c, rates_of(chip)).all(calls, model.functions), _fusable(calls, c), strict=True
+        )
     ]
     rows = _grouped(each)
     estimate = total(calls, (row.parts for row in each), model.leaves, c)
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
+    summary = replace(summary, sound=not unlike and away(c) <= AWAY)
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between,
         max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
-        len(calls), summary, tuple(notes(c, loaded)),
+        len(calls), summary, (*notes(c, loaded), *unlike),
     )  # fmt: skip
 
 
@@ -210,6 +219,15 @@ def _loaded(c: Calibration) -> float:
     return max(product, memory) if memory > CROWDED else product
 
 
+def _busy(before: float, after: float, shared: float) -> float:
+    """How much slower the machine was: before and after the run, or by the share of the core that the run had.
+
+    Below 0 where it was faster both times, so much that the calibration does not hold.
+    """
+    faster = max(before, after)
+    return faster if faster < -LOADED and shared <= LOADED else max(min(before, after), shared)
+
+
 def _fitted(seconds: Sequence[float | None], whole: float) -> tuple[float, float]:
     """What the operators' times are scaled by to fit into the whole step, and what is left between them."""
     inside = sum(s for s in seconds if s is not None)
@@ -217,10 +235,18 @@ def _fitted(seconds: Sequence[float | None], whole: float) -> tuple[float, float
     return scale, max(0.0, whole - inside * scale)
 
 
+def rates_of(chip: Chip) -> dict[str, float]:
+    """FLOP/s of products by type, for the estimates of those that are not of float32."""
+    return {k: float(v) for k, v in chip.matrix.items()}
+
+
 def row_of(r: Recorded, measured: float | None, parts: Estimate, chip: Chip, c: Calibration, saved: float) -> Row:
     """One operator: its bound and estimate beside its measured seconds; `saved` is traffic that fusing would save."""
     cost, _ = cost_of(r.call, Conventions())
     bound, binds = _bound(cost, r.call, chip, c)
+    short = bound - parts.kernel - parts.cold - parts.fresh
+    if short > 0:  # no curve can be right that goes below what no kernel is faster than
+        parts = replace(parts, kernel=parts.kernel + short, alike=parts.alike or short > SHORT * bound)
     if parts.call + parts.framework > parts.total / 2:
         binds = "overhead"
     path = re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", r.call.path)
@@ -310,6 +336,21 @@ def _summary(rows: Sequence[Row], estimate: float, measured: float, noise: float
     )  # fmt: skip
 
 
+def _unlike(c: Calibration) -> list[str]:
+    """What the run did otherwise than the calibration, once it ran."""
+    found, threads = [], torch.get_num_threads()
+    if threads != c.threads:
+        found.append(f"the model sets torch to {threads} threads, and the machine was calibrated with {c.threads}: no verdict")
+    if sys.getprofile() is not None or sys.gettrace() is not None:
+        found.append("Python is being traced (a profiler, coverage, a debugger), so it takes longer: no verdict")
+    return found
+
+
+def away(c: Calibration) -> float:
+    """The share of the core that other processes had while the machine was calibrated."""
+    return c.numbers.get("away", 0.0)
+
+
 def notes(c: Calibration, loaded: float) -> list[str]:
     """What a reader must know: another machine than the calibrated one, or one that is busy."""
     here = {"cpu": cpu_name(), "torch": torch.__version__}
@@ -317,5 +358,12 @@ def notes(c: Calibration, loaded: float) -> list[str]:
     if loaded > LOADED:
         found.append(
             f"the machine is {loaded:.0%} slower than when it was calibrated, so it is busy or another one: no verdict"
+        )
+    if loaded < -LOADED:
+        found.append(f"the machine is {-loaded:.0%} faster than when it was calibrated: no verdict; run costir calibrate again")
+    if away(c) > AWAY:
+        found.append(
+            f"while the machine was calibrated other processes had the core {away(c):.0%} of the time: no verdict; "
+            "run costir calibrate again when nothing else runs"
         )
     return found

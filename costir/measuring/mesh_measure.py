@@ -65,6 +65,7 @@ class OnMesh:
         noise: the spread of the measured steps, or of the calibrations where that is larger.
         slower: how many times longer computation is taken to be because processes share the machine.
         loaded: how much slower the machine is than when it was calibrated; above 20 % there is no verdict.
+        away: the share of the core that other processes had while it was calibrated; above 20 % there is none either.
     """
 
     name: str
@@ -79,6 +80,7 @@ class OnMesh:
     slower: float
     loaded: float
     notes: tuple[str, ...] = ()
+    away: float = 0.0
 
     @property
     def overlap(self) -> float:
@@ -88,7 +90,7 @@ class OnMesh:
     @property
     def verdict(self) -> bool:
         """Whether the numbers mean anything: the machine was as free as when it was calibrated, and free then."""
-        return self.loaded <= measure.LOADED and self.noise <= measure.LOADED
+        return max(self.loaded, self.noise) <= measure.LOADED and self.away <= measure.AWAY
 
 
 def measure_on_mesh(
@@ -206,7 +208,7 @@ def _compared(asked: Asked, ran: Ran, known: Collectives, traced: Calls | None, 
         notes.append(f"collectives were measured on {known.about.get('cpu')}")
     return OnMesh(
         ran.name, ran.sizes, asked.phase, asked.plan.mesh, str(asked.plan), asked.chip, tuple(parts), whole,
-        noise, computed / local if local else 1.0, ran.loaded, tuple(notes),
+        noise, computed / local if local else 1.0, ran.loaded, tuple(notes), measure.away(c),
     )  # fmt: skip
 
 

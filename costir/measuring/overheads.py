@@ -17,6 +17,11 @@ from torch import nn
 from costir.measuring.profile import events
 from costir.measuring.timing import timed
 
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 _MANY = 64
 _TIMES = 5
 _WINDOWS, _WINDOW = 15, 0.02  # seconds
@@ -31,7 +36,8 @@ def overheads() -> dict[str, float]:
     backward operator's own time; `start`: entering and leaving a backward pass; `leaf`: adding up one parameter's gradient;
     `optimizer`: what AdamW's loop adds to one of its operators, and `optimizer_inside` how much of that lies inside of it;
     `step`: entering and leaving that loop; `python`: the part of an operator's time that is spent on the way from Python to it
-    and back. And `lost`, no seconds but the share of a core's time that the system takes, for its clock and other things.
+    and back. And `lost`, no seconds but the share of a core's time that the system takes, for its clock and other things; what
+    other processes take is no part of it.
     """
     with torch.enable_grad():
         return {**_views(), **_modules(), **_autograd(), **_optimizer(), "python": _python(), "lost": _lost()}
@@ -154,15 +160,33 @@ def _repeat(call: Callable[[], Any]) -> None:
 
 
 def _lost() -> float:
-    """The share of the time that passes in sudden steps while nothing but the clock is read; the median over windows."""
-    shares = []
-    for _ in range(_WINDOWS):
-        lost, began = 0.0, time.perf_counter()
-        last = began
-        while last < began + _WINDOW:
-            now = time.perf_counter()
-            if now - last > _SUDDEN:
+    """The share of the time that passes in sudden steps while nothing but the clock is read; the median over windows.
+
+    Steps in which this thread was switched off its core went to another process, and are no part of it.
+    """
+    return statistics.median(_window() for _ in range(_WINDOWS))
+
+
+def _window() -> float:
+    lost = away = 0.0
+    began, switched = time.perf_counter(), _switches()
+    last = began
+    while last < began + _WINDOW:
+        now = time.perf_counter()
+        if now - last > _SUDDEN:
+            before, switched = switched, _switches()
+            if switched == before:
                 lost += now - last
-            last = now
-        shares.append(lost / (last - began))
-    return statistics.median(shares)
+            else:
+                away += now - last
+            now = time.perf_counter()  # asking took a moment
+        last = now
+    return lost / max(last - began - away, _SUDDEN)
+
+
+def _switches() -> int:
+    """How often this thread was switched off its core so far; always 0 on systems that do not say."""
+    if resource is None:
+        return 0
+    used = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
+    return int(used.ru_nivcsw + used.ru_nvcsw)

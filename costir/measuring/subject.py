@@ -101,18 +101,18 @@ def subject(family: Family, sizes: Mapping[str, int], phase: str, optimizer: tra
     args, kwargs = tree_map(_usable, (args, kwargs))
     stepper = trace.stepper_of(optimizer or family.optimizer or trace.OPTIMIZERS["adamw"], module) if phase == "train" else None
     runs = _Runs(family, module, args, kwargs, phase, stepper)
-    try:
-        runs.step()
-        modules, functions = runs.count(), entered(runs.forward)
-    except CostirError:
-        raise
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0][:160]
-        raise TraceError(
-            f"a real run of {family.name} fails: {type(error).__name__}: {first}", "it must run on this machine"
-        ) from error
+    runs.step()
+    modules, functions = runs.count(), entered(runs.forward)
     leaves = sum(p.requires_grad for p in module.parameters()) if phase != "forward" else 0
     return Subject(family, dict(sizes), phase, module, runs.step, runs.record, modules, functions, leaves)
+
+
+def _ours(error: BaseException) -> bool:
+    """Whether costir's own code raised it."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is not None and str(at.tb_frame.f_globals.get("__name__", "")).startswith("costir.")
 
 
 def _usable(x: Any) -> Any:
@@ -134,7 +134,25 @@ class _Runs:
     stepper: Any
 
     def step(self, scope: Scope | None = None) -> Any:
-        """Forward; with the phase also backward, and the optimizer's step."""
+        """Forward; with the phase also backward, and the optimizer's step.
+
+        Raises:
+            TraceError: where the model fails.
+        """
+        try:
+            return self._step(scope)
+        except CostirError:
+            raise
+        except (Exception, SystemExit) as error:
+            if _ours(error):
+                raise
+            first = str(error).strip().partition("\n")[0][:160]
+            raise TraceError(
+                f"a real run of {self.family.name} fails: {type(error).__name__}: {first}",
+                "it must run on this machine, again and again",
+            ) from error
+
+    def _step(self, scope: Scope | None) -> Any:
         loss = self.forward()
         if self.phase == "forward":
             return loss
@@ -180,7 +198,7 @@ class _Runs:
         """
         steps = [self._recorded(world) for _ in range(RECORDED)]
         seen = steps[-1]
-        if any(len(step.events) != len(seen.events) for step in steps):
+        if any(step.kinds() != seen.kinds() for step in steps):
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
         ops = [e.op for e in seen.events]
         found, _ = reuse(ops, *(step.spans for step in steps))
@@ -202,7 +220,7 @@ class _Runs:
                               ("input", tree_leaves((self.args, self.kwargs)))):  # fmt: skip
             for t in map(own_part, tensors):
                 if isinstance(t, torch.Tensor):
-                    recorder.roles.setdefault(t.untyped_storage()._cdata, role)
+                    recorder.roles.setdefault(t.untyped_storage()._cdata if t.layout is torch.strided else id(t), role)
         recorder.recording = True
         with recorder, paths(self.module, scope):
             self.step(scope)
@@ -223,6 +241,10 @@ class _RealRecorder(Recorder):
         self.spans: list[tuple[list[Span], list[Span]]] = []  # of every call's operands and results
         self.places: list[Place] = []
         self.nodes: list[int] = []  # of the backward engine
+
+    def kinds(self) -> list[tuple[str, int, int]]:
+        """What a step does, its sizes left open: every call's operator, and how many tensors it takes and gives."""
+        return [(e.op, len(taken), len(given)) for e, (taken, given) in zip(self.events, self.spans, strict=True)]
 
     def describe(self, t: torch.Tensor) -> RawTensor:
         raw = super().describe(t)

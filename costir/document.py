@@ -56,7 +56,7 @@ def plain_number(value: float) -> str:
 
 def seconds(value: float | None) -> str:
     """A time: 12.3 us."""
-    return "?" if value is None else si(value, "s")
+    return "?" if value is None else si(value if abs(value) >= 1e-13 else 0.0, "s")  # less is what rounding leaves
 
 
 def change(threshold: ir.Threshold | None, base: float) -> str:

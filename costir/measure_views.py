@@ -68,7 +68,8 @@ def _operators(m: Measurement, brief: bool) -> Table:
         lines.append(Entry("operator", (name, str(r.count), *_cells(r.bound, r.estimate, r.measured), r.binds)))
     if small:
         lines.append(Entry("small", (f"  {len(small)} small operators", str(sum(r.count for r in small)), *_sum(small), "")))
-    between = (seconds(m.around), seconds(m.between), f"{m.around / m.between - 1:+.0%}" if m.between else "-")
+    near = m.between >= 0.05 * m.measured  # a smaller difference of two timings is mostly their noise
+    between = (seconds(m.around), seconds(m.between), f"{m.around / m.between - 1:+.0%}" if near else "-")
     lines.append(Entry("operator", ("  between operators", "", "", *between, "overhead")))
     lines += [Entry("rule"), Entry("total", ("total", str(m.operators), *_cells(m.bound, m.estimate, m.measured), ""))]
     return Table(columns, tuple(lines))
@@ -127,7 +128,12 @@ def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
         return
     s = m.summary
     bar = f"estimate {seconds(m.estimate)} +- {s.error_bar:.0%}, measured {seconds(m.measured)} (spread {s.noise:.0%})"
-    yield Fact("verdict", f"total {s.total_error:+.1%}; {bar}")
+    far = (
+        ""
+        if abs(s.total_error) <= s.error_bar
+        else "; that is outside the error bar: the calibration does not explain this step"
+    )
+    yield Fact("verdict", f"total {s.total_error:+.1%}; {bar}{far}")
     yield Fact("operators", f"of 1 % of the time and more: median error {s.median_error:.0%}, within 10 %: {s.within_10:.0%}, "
                             f"within 25 %: {s.within_25:.0%}")  # fmt: skip
     off = [r for r in m.rows if r.error is not None and r.measured and r.measured > 0.02 * m.measured and abs(r.error) > 0.25]
@@ -172,14 +178,16 @@ def _data(found: Sequence[Measurement], swept: str, reason: Why | None) -> dict[
 
 def _point(m: Measurement) -> dict[str, Any]:
     s = m.summary
+    seen = any(r.measured is not None for r in m.rows)  # in a sweep operators are not timed
     return {
         "sizes": dict(m.sizes),
         "summary": {
-            "total_error": s.total_error, "median_error": s.median_error, "within_10": s.within_10, "within_25": s.within_25,
-            "bound_violations": s.bound_violations, "noise": s.noise, "error_bar": s.error_bar, "loaded": s.loaded,
-            "verdict": s.verdict,
+            "total_error": s.total_error, "median_error": s.median_error if seen else None,
+            "within_10": s.within_10 if seen else None, "within_25": s.within_25 if seen else None,
+            "bound_violations": s.bound_violations if seen else None, "noise": s.noise, "error_bar": s.error_bar,
+            "loaded": s.loaded, "verdict": s.verdict,
         },
-        "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between,
+        "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between if seen else None,
                   "between_estimate": m.around},
         "operators": [
             {"phase": r.phase, "path": r.path, "op": r.op, "count": r.count, "bound": r.bound, "estimate": r.estimate,
@@ -204,7 +212,7 @@ def knee_facts(k: Knee, solved: float | None, rate: float) -> list[Fact]:
     value = "none: the curve has no two parts" if k.value is None else f"{k.unknown} = {plain_number(k.value)}"
     lines = "the lines through the first and the last three points cross"
     if not k.straight:
-        lines = "two lines cross that touch the curve from below, a flat one and a rising one: its ends are not straight here"
+        lines = "the fastest run and the most work per second meet: the curve's ends are no straight lines here"
     ratio = f", {k.value / solved:.2f} of the solved one" if k.value and solved else ""
     near = "none" if solved is None else f"{k.unknown} = {plain_number(solved)}"
     facts = [

@@ -13,6 +13,7 @@ import pytest
 import torch
 from calibrations import made_up
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
@@ -23,6 +24,7 @@ from costir.measuring.estimate import Estimator, total
 from costir.measuring.lookup import lookups
 from costir.measuring.profile import Event
 from costir.measuring.subject import Recorded, _inner, reuse, subject
+from costir.measuring.subject import _written as written
 from costir.trace import record_calls
 
 
@@ -446,3 +448,31 @@ def test_memory_that_others_crowd_is_noticed(monkeypatch, slow, said):
     seconds = iter((product * 1.05, c.curves["copy_"].at(measure.COPIED) * (1 + slow)))
     monkeypatch.setattr(measure, "timed", lambda *a: SimpleNamespace(best=next(seconds)))
     assert measure._loaded(c) == pytest.approx(said)
+
+
+def test_memory_that_nobody_wrote_is_written_before_it_is_timed():
+    """Pages of `torch.empty` are not there until they are written; values stay as they are."""
+    weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+    family = family_of(lambda B=2: (Scales(weight), (torch.rand(B, 3),), {}), {})
+    names = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "copy_" in str(function):
+                names.append(args[0].data_ptr())
+            return function(*args, **(kwargs or {}))
+
+    with Noted():
+        subject(family, {"B": 2}, "forward")
+    assert weight.data_ptr() in names
+    assert weight.tolist() == [1.0, 2.0, 3.0]
+    written(torch.ones(1).expand(5))  # of memory that it shows several times nothing is written
+
+
+class Scales(nn.Module):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        return x * self.weight

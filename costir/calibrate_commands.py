@@ -25,7 +25,7 @@ def calibrate(o: argparse.Namespace) -> int:
         CostirError: where more threads are asked for than the machine has cores, or none.
     """
     cores = os.cpu_count() or 1
-    if not 1 <= o.threads <= cores:
+    if not 1 <= o.threads <= cores and (not o.device or o.device == "cpu"):
         raise CostirError(f"--threads {o.threads} is not possible: this machine has {cores} cores", f"give 1 to {cores}")
     if o.collectives:
         return _collectives(o)

@@ -1,7 +1,8 @@
 """What a machine was measured to do: times of operators over grids of sizes, and overheads. Part of a chip file. No torch here.
 
 A curve is a table of seconds over a grid; between its points the logarithm of the time is linear in the logarithms of the
-sizes; beyond them it goes on with the last slope, and below the first point it stays.
+sizes; below the first point it stays, and beyond the last it goes on with the last slope, but grows no faster than the work
+does: where the last step left a cache, the next will not leave it again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from costir.errors import ChipError
 
 FORMAT = 4
+SQUARED = ("side", "length", "width")  # axes with whose square the work grows; with the others it grows in proportion
 MOST_THREADS = 4096
 
 
@@ -49,8 +51,21 @@ class Curve:
             raise ChipError(
                 f"a curve of the calibration is over {over}, not over {len(sizes)} sizes", "run costir calibrate again"
             )
+        axes, _ = self._logs
+        asked = [math.log(max(size, 1)) for size in sizes]
+        inside = [min(x, axis[-1]) for x, axis in zip(asked, axes, strict=True)]
+        total = base = self._inside(inside)
+        for i, (x, axis, name) in enumerate(zip(asked, axes, self.axes, strict=True)):
+            if x > axis[-1] and len(axis) > 1:
+                before = self._inside([*inside[:i], axis[-2], *inside[i + 1 :]])
+                slope = (base - before) / (axis[-1] - axis[-2])
+                total += min(slope, 2.0 if name in SQUARED else 1.0) * (x - axis[-1])
+        return math.exp(min(total, 700.0))
+
+    def _inside(self, logs: Sequence[float]) -> float:
+        """The logarithm of the time at a point of the grid's range."""
         axes, times = self._logs
-        cells = [_cell(axis, math.log(max(size, 1))) for axis, size in zip(axes, sizes, strict=True)]
+        cells = [_cell(axis, x) for axis, x in zip(axes, logs, strict=True)]
         total = 0.0
         for corner in itertools.product((0, 1), repeat=len(cells)):
             weight, index = 1.0, 0
@@ -59,11 +74,11 @@ class Curve:
                 index = index * len(axis) + min(low + side, len(axis) - 1)
             if weight:
                 total += weight * times[index]
-        return math.exp(min(total, 700.0))
+        return total
 
 
 def _cell(axis: Sequence[float], x: float) -> tuple[int, float]:
-    """The grid cell of a value and how far it is along: below the first point at it, above the last one beyond."""
+    """The grid cell of a value and how far it is along; below the first point at it."""
     if len(axis) == 1 or x <= axis[0]:
         return 0, 0.0
     low = min(bisect.bisect_right(axis, x) - 1, len(axis) - 2)

@@ -49,10 +49,18 @@ def free(monkeypatch):
 
 
 def test_a_curve_is_a_power_law_between_its_points():
-    c = Curve(("n", "m"), ((1, 10, 1000), (2, 32)), tuple(3e-6 * n**0.5 * m**2 for n in (1, 10, 1000) for m in (2, 32)))
+    c = Curve(("n", "side"), ((1, 10, 1000), (2, 32)), tuple(3e-6 * n**0.5 * m**2 for n in (1, 10, 1000) for m in (2, 32)))
     for n, m in ((1, 2), (10, 32), (31, 7), (500, 3), (1000, 32), (9000, 100)):
         assert c.at(n, m) == pytest.approx(3e-6 * n**0.5 * m**2)
     assert c.at(0.01, 1) == pytest.approx(c.at(1, 2))  # below the grid it stays
+
+
+def test_beyond_its_last_point_a_curve_grows_no_faster_than_the_work():
+    """Between its last points it left a cache: eight times as long for twice as much."""
+    c = Curve(("m", "k"), ((1, 2, 4), (1, 2)), tuple(1e-6 * m * t for m, t in ((1, 1), (2, 1), (4, 4)) for k in (1, 2)))
+    assert c.at(4, 1) / c.at(2, 1) == pytest.approx(8)
+    assert c.at(40, 1) / c.at(4, 1) == pytest.approx(10)
+    assert c.at(4, 64) == pytest.approx(c.at(4, 1))  # what does not grow goes on so
 
 
 def test_a_calibration_is_read_back(chip):

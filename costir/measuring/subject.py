@@ -117,7 +117,7 @@ def _ours(error: BaseException) -> bool:
 
 
 def _written(x: Any) -> None:
-    """Memory that nobody has written yet (`torch.empty`) is one page of zeros for all: reading that is faster than memory is."""
+    """Write memory: what nobody has written yet (`torch.empty`) is one page of zeros for all, faster to read than memory is."""
     if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.device.type == "cpu" and 0 not in x.stride():
         with torch.no_grad():
             x.data.copy_(x.data.clone())

@@ -39,6 +39,13 @@ def test_operators_find_their_curves():
     assert not one(torch.add, x, x).alike
 
 
+def test_sorting_is_no_maximum_and_has_a_star():
+    x = torch.rand(4, 8)
+    for function, star in ((torch.sort, True), (lambda x: torch.topk(x, 2), True), (lambda x: x.max(-1), False)):
+        call = calls_of(function, x)[-1]
+        assert [x.alike for x in lookups(call, (), cost_of(call)[0])] == [star]
+
+
 def test_every_operator_of_some_models_has_an_estimate():
     estimator = Estimator(made_up())
     models = [

@@ -69,6 +69,7 @@ _ROWS = {
     "sort": "max_columns", "cumsum": "sum_columns", "logsumexp": "softmax", "argmin": "max_columns",
     "_fused_rms_norm_backward": "layer_norm_backward",
 }  # fmt: skip
+_OTHER_WORK = frozenset(("sort", "topk", "cumsum"))  # and take much longer than a pass over their rows
 _COPIES = frozenset((
     "clone", "copy", "contiguous", "_to_copy", "repeat", "roll", "flip", "constant_pad_nd", "stack", "index_select",
     "gather", "index",
@@ -86,7 +87,8 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
     if name in _EMPTY:
         return [Lookup("empty", (n,))]
     if name in _ROWS:
-        return [_by_rows(_ROWS[name], call.inputs[0] if call.inputs else call.outputs[0])]
+        found = _by_rows(_ROWS[name], call.inputs[0] if call.inputs else call.outputs[0])
+        return [replace(found, alike=name in _OTHER_WORK)]
     if name in ("sum", "mean", "amax", "amin", "var", "norm", "linalg_vector_norm", "var_mean", "prod", "any", "all"):
         return [_reduction(call)]
     if name in ("addcmul", "addcdiv", "lerp") and not inplace:

@@ -256,10 +256,12 @@ class Critic(nn.Module):  # type: ignore[misc]
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        one = lambda: nn.Sequential(
-            nn.Linear(40, width), nn.LayerNorm(width), nn.Tanh(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, 1)
-        )
-        self.first, self.second = one(), one()
+        self.first, self.second = self._one(width), self._one(width)
+
+    @staticmethod
+    def _one(width: int) -> nn.Module:
+        layers = (nn.Linear(40, width), nn.LayerNorm(width), nn.Tanh(), nn.Linear(width, width), nn.ELU())
+        return nn.Sequential(*layers, nn.Linear(width, 1))
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([state, action], -1)

@@ -371,7 +371,7 @@ _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
 }  # fmt: skip
 
 
-_PRODUCTS = ("mm_", "bmm_", "attention", "conv", "depthwise", "grouped", "ragged", "lstm", "gru")
+_PRODUCTS = ("mm_", "bmm_", "attention", "conv", "depthwise", "grouped", "halves", "ragged", "lstm", "gru")
 _PARTS = {"complex64": ("fp32", 4), "complex128": ("fp64", 4)}  # a product of complex numbers is four of their parts
 
 

@@ -24,14 +24,13 @@ def calibrate(o: argparse.Namespace) -> int:
     Raises:
         CostirError: where more threads are asked for than the machine has cores, or none.
     """
-    cores = os.cpu_count() or 1
-    if not 1 <= o.threads <= cores and (not o.device or o.device == "cpu"):
+    index, cores = _gpu(o.device), os.cpu_count() or 1
+    if index is None and not 1 <= o.threads <= cores:
         raise CostirError(f"--threads {o.threads} is not possible: this machine has {cores} cores", f"give 1 to {cores}")
     if o.collectives:
         return _collectives(o)
     if o.processes is not None or o.chip:
         raise CostirError("--processes and --chip go with --collectives", "costir calibrate alone measures this machine")
-    index = _gpu(o.device)
     if index is not None:
         return _calibrate_gpu(o, index)
     name, path = str(o.format or "text"), _path(o, "here")

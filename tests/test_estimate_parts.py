@@ -235,9 +235,7 @@ def test_operands_and_results_of_products_have_curves_of_their_own():
         backs = tuple(first if t.numel == 512 * 512 else 1 for t in call.inputs)
         return e.of(Recorded(call, (), backs, (out,), False, 0)).cold
 
-    near = 1e-6 * 101 ** (1 / 4)  # three MB, at which all three are read all the time: log 3 of log 64 of the way
     assert cold(torch.mm, x, y, first=1 << 26) == pytest.approx(2 * 101e-6 - 2 * e.c.curves["far_first"].at(3 << 20), rel=1e-6)
-    assert near < e.c.curves["far_first"].at(3 << 20)
     plain, with_bias = cold(torch.mm, x, y, out=1 << 26), cold(torch.addmm, bias, x, y, out=1 << 26)
     assert plain == pytest.approx(51e-6 - e.c.curves["far_result"].at(3 << 20), rel=1e-6)
     assert with_bias == pytest.approx(61e-6 - e.c.curves["far_sum"].at((3 << 20) + 2048), rel=1e-3)
@@ -437,7 +435,6 @@ def test_a_clock_of_the_profiler_is_exact_to_nanoseconds():
     found = profile.events(lambda: [torch.rand(4).neg() for _ in range(200)])
     lengths = {round((e.end - e.start) * 1e9) for e in found if e.name == "aten::neg"}
     assert len({n % 238 for n in lengths}) > 5
-    assert time.time() > 1e9
 
 
 @pytest.mark.parametrize(("slow", "said"), [(0.0, 0.05), (0.3, 0.05), (0.6, 0.6)])

@@ -161,36 +161,28 @@ class Estimator:
 
     def _turn(self, apart: float, others: float) -> float:
         """Seconds for so many other operators that ran since; more than were measured drive out no more."""
-        curve = self.c.curves.get("turn_heavy" if apart >= HEAVY else "turn_light")
-        if curve is None:
-            return 0.0
-        first, last = curve.grid[0][0], curve.grid[0][-1]
-        return curve.at(min(others, last)) * min(1.0, others / first)
+        return self._read("turn_heavy" if apart >= HEAVY else "turn_light", others) * min(1.0, others)
 
     def forgotten(self, size: float) -> float:
         """Seconds that a node of the backward pass takes longer, so many bytes after the forward pass has made it."""
-        curve = self.c.curves.get("node")
-        return curve.at(min(size, curve.grid[0][-1])) if curve is not None else 0.0
+        return self._read("node", size)
 
     def _python(self, entered: float, moved: float) -> float:
         """Seconds that Python takes to enter so many functions after an operator that moved so many bytes.
 
         No more of them than a module has find their code gone; where there are many it is soon there again.
         """
-        curve = self.c.curves.get("frame")
-        if curve is None:
-            return 0.0
-        first, last = curve.grid[0][0], curve.grid[0][-1]
         cold = min(entered, self.c.numbers.get("functions", entered))
-        return cold * curve.at(min(moved, last)) + (entered - cold) * curve.at(first) * WARM
+        return cold * self._read("frame", moved) + (entered - cold) * self._read("frame", 0.0) * WARM
 
     def interrupted(self, name: str, pause: tuple[float, float]) -> float:
-        """Seconds for the bytes and seconds between; more than was measured drives out no more."""
+        """Seconds for the bytes and seconds between."""
+        return self._read(name, pause[0], pause[1] * 1e6)
+
+    def _read(self, name: str, *sizes: float) -> float:
+        """A curve of what is lost; more than was measured drives out no more. 0 where it was not calibrated."""
         curve = self.c.curves.get(name)
-        if curve is None:
-            return 0.0
-        size, microseconds = pause[0], pause[1] * 1e6
-        return curve.at(*(min(x, g[-1]) for x, g in zip((size, microseconds), curve.grid, strict=True)))
+        return curve.at(*(min(x, g[-1]) for x, g in zip(sizes, curve.grid, strict=True))) if curve is not None else 0.0
 
     def _framework(self, r: Recorded) -> float:
         numbers = self.c.numbers

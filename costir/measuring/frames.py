@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from costir.calibration import Curve
-from costir.measuring.interrupted import BYTES, LEAST, Point, between, rising
+from costir.measuring.interrupted import BYTES, Point, between, line
 from costir.measuring.timing import entered
 
 ROUNDS = 6
@@ -35,8 +35,7 @@ def frames() -> tuple[Curve, float]:
             work = between(size, 1, memory)
             rounds = [[_sample(work, *pair) for pair in pairs] for _ in range(1 + ROUNDS)][1:]  # the first finds other caches
             found[(size,)] = statistics.median(itertools.chain(*rounds))
-    curve = Curve(("bytes",), (BYTES,), tuple(max(LEAST, s) for s in rising(found).values()))
-    return curve, statistics.fmean(n for *_, n in pairs)
+    return line("bytes", found), statistics.fmean(n for *_, n in pairs)
 
 
 def _sample(work: Call, module: Call, plain: Call, functions: int) -> float:

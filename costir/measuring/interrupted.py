@@ -113,10 +113,7 @@ def _turns(calls: Mapping[str, Run], hot: Mapping[str, float], apart: Mapping[st
         for name, of_them in found.items():
             those = [n for n in extra if (apart[n] >= HEAVY) == (name == "turn_heavy")] or list(extra)
             of_them[(max(1, k - 1),)] = sum(extra[n] for n in those) / max(sum(apart[n] for n in those), LEAST)
-    curves = {name: rising(of_them) for name, of_them in found.items()}
-    return {
-        n: Curve(("others",), (tuple(k for (k,) in c),), tuple(max(LEAST, s) for s in c.values())) for n, c in curves.items()
-    }
+    return {name: line("others", of_them) for name, of_them in found.items()}
 
 
 def aged() -> dict[str, Curve]:
@@ -135,8 +132,7 @@ def aged() -> dict[str, Curve]:
             for name, use in uses.items():  # its code is fetched before: that it was away costs, too, and is counted apart
                 calls = (partial(use, memory), between(BYTES[0], passed), partial(use, little), partial(use, memory))
                 found[name][(passed,)].append(_rows(calls, 1)[0][-1])
-    curves = {name: rising({k: statistics.quantiles(s)[0] for k, s in by_time.items()}) for name, by_time in found.items()}
-    return {f"aged_{n}": Curve(("us",), (MICROSECONDS,), tuple(s.values())) for n, s in curves.items()}
+    return {f"aged_{n}": line("us", {k: statistics.quantiles(s)[0] for k, s in by.items()}) for n, by in found.items()}
 
 
 def _both(first: Run, second: Run) -> Run:
@@ -187,6 +183,12 @@ def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float]
     return _surface(own), _surface(common)
 
 
+def line(axis: str, found: Mapping[Point, float]) -> Curve:
+    """A curve over one axis that never falls."""
+    found = rising(found)
+    return Curve((axis,), (tuple(x for (x,) in found),), tuple(max(LEAST, s) for s in found.values()))
+
+
 def _surface(found: Mapping[Point, float]) -> Curve:
     """By bytes and microseconds, beyond what the least of both costs: that of running in turn, which is counted apart."""
     found = rising(found)
@@ -220,7 +222,7 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float]) -> dict[
         backward = lambda: (optimizer.zero_grad(), losses.pop().backward())
         step = _times(own, _colder(optimizer.step), common)
         start = _times(own, _colder(backward, lambda: losses.append((leaf * 2.0).sum())), common)
-    steps = inside("unary_", "unary_", "lerp_", "addcmul_", "sqrt", "div", "binary_", "addcdiv_")
+    steps = inside(*["unary_"] * 4, "lerp_", "addcmul_", "sqrt", "unary", "addcdiv_")  # those of `overheads`, by their curves
     found = {"start": start - inside("zeros", "unary"), "step": step - steps}
     return {f"apart_{k}": max(0.0, v) for k, v in found.items()}
 

@@ -8,7 +8,7 @@ import time
 import torch
 
 from costir.calibration import Curve
-from costir.measuring.interrupted import BYTES, LEAST, Point, Run, between, rising
+from costir.measuring.interrupted import BYTES, Point, Run, between, line
 
 MANY = 64  # nodes
 ROUNDS = 8
@@ -21,7 +21,7 @@ def nodes() -> Curve:
     with torch.enable_grad():
         hot = _each(leaf, lambda: None)
         found: dict[Point, float] = {(size,): _each(leaf, between(size, 1, memory)) - hot for size in BYTES}
-    return Curve(("bytes",), (BYTES,), tuple(max(LEAST, s) for s in rising(found).values()))
+    return line("bytes", found)
 
 
 def _each(leaf: torch.Tensor, work: Run) -> float:

@@ -23,7 +23,8 @@ from costir.measuring import calibrate, frames, interrupted, measure, nodes, ove
 from costir.measuring.estimate import Estimator, total
 from costir.measuring.lookup import lookups
 from costir.measuring.profile import Event
-from costir.measuring.subject import Recorded, _inner, reuse, subject
+from costir.measuring.reuse import reuse
+from costir.measuring.subject import Recorded, _inner, subject
 from costir.measuring.subject import _written as written
 from costir.trace import record_calls
 

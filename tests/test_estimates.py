@@ -16,7 +16,8 @@ from costir.measuring.estimate import Estimate, Estimator, _passed
 from costir.measuring.interrupted import rising
 from costir.measuring.kernels import kernels
 from costir.measuring.lookup import Lookup, lookups
-from costir.measuring.subject import Recorded, reuse, subject
+from costir.measuring.reuse import reuse
+from costir.measuring.subject import Recorded, subject
 from costir.ops import registry  # noqa: F401
 from costir.trace import record_calls
 

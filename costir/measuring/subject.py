@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -20,14 +17,13 @@ from costir import trace
 from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
-from costir.measuring.lookup import VIEWS
+from costir.measuring.reuse import Span, reuse
 from costir.measuring.timing import entered
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
 RECORDED = 4  # steps
 NO_NODE = -1
-PAGE = 12  # bits: memory is followed in pages of 4 kB
 
 
 @dataclass(frozen=True)
@@ -235,7 +231,6 @@ class _Runs:
         return recorder
 
 
-Span = tuple[int, int]  # an address, and bytes
 Place = tuple[int, int]  # a frame of Python, and how far it is
 
 
@@ -307,114 +302,6 @@ def _span(t: torch.Tensor) -> Span:
     if t.layout is not torch.strided or t.numel() == 0:
         return 0, 0
     return t.data_ptr(), t.numel() * t.element_size()
-
-
-@dataclass(frozen=True, slots=True)
-class Reuse:
-    """What a call finds in the caches: distinct bytes that were touched between.
-
-    Attributes:
-        reads, writes: since each operand's and each result's memory was touched, itself included; -1 for never.
-        since, others: since this operator ran: bytes, and which others ran.
-        moved: what the call touches itself.
-        read, made: how many calls ago the memory was touched; 0 where it was not.
-    """
-
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    since: int
-    others: tuple[str, ...]
-    moved: int
-    read: tuple[int, ...] = ()
-    made: tuple[int, ...] = ()
-
-
-Spans = Sequence[tuple[list[Span], list[Span]]]  # for every call of a step, its operands and its results
-
-
-def reuse(ops: Sequence[str], *steps: Spans) -> tuple[list[Reuse], int]:
-    """What every call finds, in steps that repeat, and the bytes that they touch.
-
-    The first step is only what came before; of the others it is the median. A step alone is taken to repeat, with the same
-    memory. Memory is followed in pages of 4 kB; a view touches none.
-    """
-    played = steps if len(steps) > 1 else steps * 2
-    pages = _Pages(s for spans in steps for both in spans for part in both for s in part)
-    ran: dict[str, int] = {}  # in the order in which they ran last
-    at: dict[int, int] = {}  # which call, by the time
-    rounds: list[list[Reuse]] = []
-    for k, spans in enumerate(played):
-        rounds.append([])
-        for i, (op, (reads, writes)) in enumerate(zip(ops, spans, strict=True), k * len(ops)):
-            if op.partition(".")[2].partition(".")[0] in VIEWS:
-                rounds[-1].append(Reuse((-1,) * len(reads), (-1,) * len(writes), 0, (), 0))
-                continue
-            far, out = (tuple(pages.back(s) for s in part) for part in (reads, writes))
-            ages = [tuple(i - at[t] if (t := pages.touched(s)) else 0 for s in part) for part in (reads, writes)]
-            before = ran.pop(op, None)
-            later = () if before is None else tuple(k for k, t in ran.items() if t > before)
-            since = 0 if before is None else pages.since(before)
-            ran[op] = pages.touch(dict.fromkeys((*reads, *writes)))
-            at[ran[op]] = i
-            moved = sum(size for _, size in dict.fromkeys((*reads, *writes)))
-            rounds[-1].append(Reuse(far, out, since, later, moved, *ages))
-    return [_usual(found) for found in zip(*rounds[1:], strict=True)], pages.all
-
-
-def _usual(found: Sequence[Reuse]) -> Reuse:
-    """What a call usually finds: every number the median over the steps."""
-
-    def middle(numbers: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-        return tuple(map(statistics.median_low, zip(*numbers, strict=True)))
-
-    return dataclasses.replace(
-        found[-1], since=statistics.median_low(x.since for x in found), reads=middle(x.reads for x in found),
-        writes=middle(x.writes for x in found), read=middle(x.read for x in found), made=middle(x.made for x in found),
-    )  # fmt: skip
-
-
-class _Pages:
-    """When each page of memory was touched last."""
-
-    def __init__(self, spans: Iterable[Span]) -> None:
-        numbers = {p for address, size in spans if size for p in _numbers(address, size)}
-        self.known = np.array(sorted(numbers), dtype=np.int64)
-        self.last = np.zeros(len(self.known), dtype=np.int64)  # 0: never
-        self.now = 0
-        self.all = len(self.known) << PAGE
-
-    def _places(self, span: Span) -> slice:
-        numbers = _numbers(*span)
-        low, high = np.searchsorted(self.known, (numbers.start, numbers.stop))
-        return slice(int(low), int(high))
-
-    def since(self, then: int) -> int:
-        """The bytes that were touched later."""
-        return int(np.count_nonzero(self.last > then)) << PAGE
-
-    def touched(self, span: Span) -> int:
-        """When a memory was touched last; 0 for never."""
-        return int(self.last[self._places(span)].max()) if span[1] else 0
-
-    def back(self, span: Span) -> int:
-        """The bytes touched since a memory was touched last, its own included; -1 for never."""
-        last = self.touched(span)
-        if not last:
-            return -1 if span[1] else 0
-        rounded = len(_numbers(*span)) << PAGE  # its own bytes are known better than by pages
-        return self.since(last - 1) - rounded + span[1]
-
-    def touch(self, spans: Iterable[Span]) -> int:
-        """One call touches these; returns the time."""
-        self.now += 1
-        for span in spans:
-            if span[1]:
-                self.last[self._places(span)] = self.now
-        return self.now
-
-
-def _numbers(address: int, size: int) -> range:
-    return range(address >> PAGE, ((address + size - 1) >> PAGE) + 1)
 
 
 @contextlib.contextmanager

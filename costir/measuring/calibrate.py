@@ -20,11 +20,13 @@ from typing import Any
 import torch
 
 from costir.calibration import Calibration, Curve, to_toml
+from costir.measuring.clock import HOST, HostClock
 from costir.measuring.frames import frames
 from costir.measuring.interrupted import aged, interrupted
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.nodes import nodes
 from costir.measuring.overheads import overheads
+from costir.measuring.quiet import QuietClock
 from costir.measuring.timing import Timed, one_by_one, timed
 
 Progress = Callable[[str, float], None]
@@ -35,6 +37,8 @@ LEAST_WORK = 0.25  # of a call's time is work: what is left of a difference betw
 WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
+LONG_CALL = 0.01  # seconds: of longer ones two tell as much as more
+PATIENCE = (10.0, 8.0)  # seconds for waiting for quiet moments: with the kernels, and with what comes after
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
@@ -43,15 +47,17 @@ class Calibrator:
 
     Args:
         progress: is told what is being done and how much of all is done.
+        clock: whose seconds.
     """
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, progress: Progress | None = None, clock: HostClock = HOST) -> None:
+        self.clock = clock
         self.progress = progress or (lambda what, share: None)
         self.spreads: list[float] = []
 
     def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.001) -> float:
         """Seconds of a call."""
-        found: Timed = timed(function, rounds, at_least, most=0.4)
+        found: Timed = timed(function, rounds, at_least, LONG_CALL, self.clock)
         self.spreads.append(found.spread)
         return found.best
 
@@ -90,26 +96,29 @@ def calibrate(
     torch.set_num_threads(threads)
     try:
         with torch.no_grad():
-            c = Calibrator(progress)
+            clock = QuietClock(patience=PATIENCE[0])
+            c = Calibrator(progress, clock)
             torch.empty(LARGEST_KEPT)  # glibc keeps for reuse what is no larger than a block that it had to free before
             every = kernels() if every is None else every
             curves: dict[str, Curve] = {}
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
                 curves[kernel.name] = c.curve(kernel)
+            clock.patience = PATIENCE[1]
             c.progress("what has left the caches", 0.75)
-            lost, apart = interrupted(every)
-            curve, functions = frames()
-            curves |= {**lost, **aged(), "frame": curve, "node": nodes()}
+            lost, apart = interrupted(every, clock)
+            curve, functions = frames(clock)
+            curves |= {**lost, **aged(clock), "frame": curve, "node": nodes(clock)}
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
-            rates = {"fp32": _fp32_rate(curves), **_rates(c)}
+            rates = {"fp32": _fp32_rate(c, curves), **_rates(c)}
             c.progress("overheads", 0.95)
-            numbers = {**overheads(), "functions": functions, "fresh": _fresh(c), **apart}
+            numbers = {**overheads(clock), "functions": functions, "fresh": _fresh(c), **apart}
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
+    numbers |= {"beat": clock.beat, "shared": clock.shared / max(1, clock.shared + clock.calm)}
     numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}
     about = {**machine(), "threads": str(threads), "seconds": f"{time.perf_counter() - began:.0f}"}
     found = Calibration(about, c.noise, numbers, curves)
@@ -165,7 +174,7 @@ def _fresh(c: Calibrator) -> float:
     n = FRESH_PAGES // 4
     used = torch.ones(n)
     # Medians: the system has large pages at hand only now and then, and the best of several would be such a moment.
-    fresh, again = (one_by_one(f, 9) for f in (lambda: torch.empty(n).fill_(1.0), lambda: used.fill_(1.0)))
+    fresh, again = (one_by_one(f, 9, clock=c.clock) for f in (lambda: torch.empty(n).fill_(1.0), lambda: used.fill_(1.0)))
     return max(0.0, fresh - again) / FRESH_PAGES
 
 
@@ -181,7 +190,7 @@ def _envelope(found: Iterator[tuple[int, float]]) -> dict[int, float]:
     return dict(sorted(out.items()))
 
 
-def _fp32_rate(curves: Mapping[str, Curve]) -> float:
+def _fp32_rate(c: Calibrator, curves: Mapping[str, Curve]) -> float:
     """The best FLOP/s over all products."""
     best = 0.0
     for name in ("mm_nn", "mm_nt", "mm_tn"):
@@ -189,7 +198,7 @@ def _fp32_rate(curves: Mapping[str, Curve]) -> float:
         sizes = [(m, n, k) for m in curve.grid[0] for n in curve.grid[1] for k in curve.grid[2]]
         best = max(best, *(2 * m * n * k / s for (m, n, k), s in zip(sizes, curve.seconds, strict=True)))
     a = torch.rand(768, 768)
-    return max(best, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02).best)
+    return max(best, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02, clock=c.clock).best)
 
 
 def _rates(c: Calibrator) -> dict[str, float]:

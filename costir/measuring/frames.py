@@ -11,6 +11,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from costir.calibration import Curve
+from costir.measuring.clock import HOST, HostClock
 from costir.measuring.interrupted import BYTES, Point, between, line
 from costir.measuring.timing import entered
 
@@ -25,7 +27,7 @@ ROUNDS = 6
 Call = Callable[[], Any]
 
 
-def frames() -> tuple[Curve, float]:
+def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
     """Seconds for each function that Python enters, by the bytes of work before; and how many a module enters on average."""
     with torch.no_grad():
         pairs = [(module, plain, entered(module) - entered(plain)) for module, plain in _pairs()]
@@ -33,7 +35,7 @@ def frames() -> tuple[Curve, float]:
         found: dict[Point, float] = {}
         for size in BYTES:
             work = between(size, 1, memory)
-            rounds = [[_sample(work, *pair) for pair in pairs] for _ in range(1 + ROUNDS)][1:]  # the first finds other caches
+            rounds = [[clock.when_quiet(partial(_sample, work, *pair)) for pair in pairs] for _ in range(1 + ROUNDS)][1:]  # the first finds other caches
             found[(size,)] = statistics.median(itertools.chain(*rounds))
     return line("bytes", found), statistics.fmean(n for *_, n in pairs)
 

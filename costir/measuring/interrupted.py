@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from costir.calibration import Curve
+from costir.measuring.clock import HOST, HostClock
 from costir.measuring.kernels import Kernel
 from costir.measuring.lookup import HEAVY
 from costir.measuring.timing import one_by_one
@@ -40,7 +41,7 @@ Run = Callable[[], Any]
 Point = tuple[int, ...]
 
 
-def interrupted(every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, float]]:
+def interrupted(every: Sequence[Kernel], clock: HostClock = HOST) -> tuple[dict[str, Curve], dict[str, float]]:
     """What an interruption costs.
 
     Returns:
@@ -50,17 +51,17 @@ def interrupted(every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, fl
         pass begins, `step` where an optimizer does.
     """
     calls = {k.name: made for k in every if (made := _small(k)) is not None}
-    hot = {name: _alone(call) for name, call in calls.items()}
+    hot = {name: _alone(call, clock) for name, call in calls.items()}
     calls = {name: call for name, call in calls.items() if hot[name] < LONGEST}
     order = [name for i in range(STRIDE) for name in list(calls)[i::STRIDE]]  # those that are alike far from each other
-    mixed = _in_turn({n: calls[n] for n in order}, hot, len(order))
+    mixed = _in_turn({n: calls[n] for n in order}, hot, len(order), clock)
     average = max(statistics.fmean(mixed.values()), LEAST)
     few = sorted(order[:: max(1, len(order) // FEW)], key=lambda n: mixed[n])
-    own, common = _surfaces([calls[n] for n in few], [hot[n] for n in few], [mixed[n] / average for n in few])
+    own, common = _surfaces([calls[n] for n in few], [hot[n] for n in few], [mixed[n] / average for n in few], clock)
     apart = {name: min(MOST, v / average) for name, v in mixed.items()}
     numbers = {f"apart_{name}": v for name, v in apart.items()}
-    curves = {"interrupted": own, "resumed": common, **_turns({n: calls[n] for n in order}, hot, apart)}
-    return curves, numbers | _framework(own, common, numbers)
+    curves = {"interrupted": own, "resumed": common, **_turns({n: calls[n] for n in order}, hot, apart, clock)}
+    return curves, numbers | _framework(own, common, numbers, clock)
 
 
 def _small(kernel: Kernel) -> Run | None:
@@ -70,38 +71,41 @@ def _small(kernel: Kernel) -> Run | None:
     return kernel.make(**{a: g[min(1, len(g) - 1)] for a, g in kernel.axes.items()})
 
 
-def _alone(call: Run) -> float:
+def _alone(call: Run, clock: HostClock) -> float:
     """Seconds of a call right after itself."""
-    return statistics.median(row[0] for row in _rows([call], ROUNDS + 2)[2:])
+    return statistics.median(row[0] for row in _rows([call], ROUNDS + 2, clock)[2:])
 
 
-def _rows(calls: Sequence[Run], rounds: int) -> list[list[float]]:
-    """The seconds of every call, each timed by itself, one after the other, in several rounds."""
-    out = []
-    for _ in range(rounds):
-        row = []
-        for call in calls:
-            began = time.perf_counter()
-            call()
-            row.append(time.perf_counter() - began)
-        out.append(row)
-    return out
+def _rows(calls: Sequence[Run], rounds: int, clock: HostClock) -> list[list[float]]:
+    """The seconds of every call, each timed by itself, one after the other, in several rounds; all of them in a quiet moment."""
+    return clock.when_quiet(lambda: [_row(calls) for _ in range(rounds)])
 
 
-def _in_turn(calls: Mapping[str, Run], hot: Mapping[str, float], together: int) -> dict[str, float]:
+def _row(calls: Sequence[Run]) -> list[float]:
+    row = []
+    for call in calls:
+        began = time.perf_counter()
+        call()
+        row.append(time.perf_counter() - began)
+    return row
+
+
+def _in_turn(calls: Mapping[str, Run], hot: Mapping[str, float], together: int, clock: HostClock) -> dict[str, float]:
     """What each takes longer where so many run in turn; what is left over at the end is not timed."""
     names = list(calls)
     groups = [names[i : i + together] for i in range(0, len(names) - together + 1, together)]
     found: dict[str, list[float]] = {n: [] for group in groups for n in group}
     for _ in range(AGAIN):
         for group in groups:
-            for row in _rows([calls[n] for n in group], 3)[1:]:
+            for row in _rows([calls[n] for n in group], 3, clock)[1:]:
                 for n, s in zip(group, row, strict=True):
                     found[n].append(s - hot[n])
     return {n: max(0.0, statistics.median(s)) for n, s in found.items()}
 
 
-def _turns(calls: Mapping[str, Run], hot: Mapping[str, float], apart: Mapping[str, float]) -> dict[str, Curve]:
+def _turns(
+    calls: Mapping[str, Run], hot: Mapping[str, float], apart: Mapping[str, float], clock: HostClock
+) -> dict[str, Curve]:
     """What the code of an average operator takes longer by the number of others that ran since.
 
     Of operators with little code, and of those with much. Those with little share most of it, so that it stays longer.
@@ -109,14 +113,14 @@ def _turns(calls: Mapping[str, Run], hot: Mapping[str, float], apart: Mapping[st
     sizes = [k for k in IN_TURN if k <= len(calls)] or [len(calls)]
     found: dict[str, dict[Point, float]] = {"turn_light": {}, "turn_heavy": {}}
     for k in sizes:
-        extra = _in_turn(calls, hot, k)
+        extra = _in_turn(calls, hot, k, clock)
         for name, of_them in found.items():
             those = [n for n in extra if (apart[n] >= HEAVY) == (name == "turn_heavy")] or list(extra)
             of_them[(max(1, k - 1),)] = sum(extra[n] for n in those) / max(sum(apart[n] for n in those), LEAST)
     return {name: line("others", of_them) for name, of_them in found.items()}
 
 
-def aged() -> dict[str, Curve]:
+def aged(clock: HostClock = HOST) -> dict[str, Curve]:
     """What 1 MB takes that was used so many microseconds ago, when nothing else of this process touched memory since.
 
     By use: to read it, to write it, to change it in place, and as the weights of a product.
@@ -131,7 +135,7 @@ def aged() -> dict[str, Curve]:
         for passed in MICROSECONDS:
             for name, use in uses.items():  # its code is fetched before: that it was away costs, too, and is counted apart
                 calls = (partial(use, memory), between(BYTES[0], passed), partial(use, little), partial(use, memory))
-                found[name][(passed,)].append(_rows(calls, 1)[0][-1])
+                found[name][(passed,)].append(_rows(calls, 1, clock)[0][-1])
     return {f"aged_{n}": line("us", {k: statistics.quantiles(s)[0] for k, s in by.items()}) for n, by in found.items()}
 
 
@@ -152,7 +156,9 @@ def between(size: int, microseconds: int, memory: torch.Tensor | None = None) ->
     return run
 
 
-def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float]) -> tuple[Curve, Curve]:
+def _surfaces(
+    calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float], clock: HostClock
+) -> tuple[Curve, Curve]:
     """What an average operator takes longer after work between, one after the other; and the first one, beyond that.
 
     The first is always the same, one with little code of its own. Passes go over all points: so what disturbs the machine for a
@@ -174,8 +180,8 @@ def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float]
         for work, point in zip(works, points, strict=True):
             if i % EVERY[point[1]]:
                 continue
-            work()
-            extra = [s - hot[k] for k, s in zip(turn, _rows([calls[k] for k in turn], 1)[0], strict=True)]
+            row = clock.when_quiet(lambda work=work, turn=turn: (work(), _row([calls[k] for k in turn]))[1])
+            extra = [s - hot[k] for k, s in zip(turn, row, strict=True)]
             firsts[point].append(extra[0])
             others[point].append(statistics.fmean(extra[1:] or extra) / share)
     own = {p: statistics.median(s) for p, s in others.items()}
@@ -208,7 +214,7 @@ def rising(found: Mapping[Point, float]) -> dict[Point, float]:
     }
 
 
-def _framework(own: Curve, common: Curve, numbers: Mapping[str, float]) -> dict[str, float]:
+def _framework(own: Curve, common: Curve, numbers: Mapping[str, float], clock: HostClock) -> dict[str, float]:
     """How many times the average the framework's own code takes: that of whole calls, less that of the operators in them."""
 
     def inside(*names: str) -> float:
@@ -220,8 +226,8 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float]) -> dict[
         optimizer = torch.optim.AdamW([leaf], lr=1e-3, foreach=False)
         losses: list[torch.Tensor] = []
         backward = lambda: (optimizer.zero_grad(), losses.pop().backward())
-        step = _times(own, _colder(optimizer.step), common)
-        start = _times(own, _colder(backward, lambda: losses.append((leaf * 2.0).sum())), common)
+        step = _times(own, _colder(optimizer.step, clock), common)
+        start = _times(own, _colder(backward, clock, lambda: losses.append((leaf * 2.0).sum())), common)
     steps = inside(*["unary_"] * 4, "lerp_", "addcmul_", "sqrt", "unary", "addcdiv_")  # those of `overheads`, by their curves
     found = {"start": start - inside("zeros", "unary"), "step": step - steps}
     return {f"apart_{k}": max(0.0, v) for k, v in found.items()}
@@ -232,9 +238,9 @@ def _times(own: Curve, found: Mapping[Point, float], common: Curve | None = None
     return statistics.median((s - (common.at(*p) if common else 0.0)) / own.at(*p) for p, s in found.items())
 
 
-def _colder(call: Run, prepare: Run = lambda: None) -> dict[Point, float]:
+def _colder(call: Run, clock: HostClock, prepare: Run = lambda: None) -> dict[Point, float]:
     """The seconds that a call takes longer after work between, for all samples."""
     prepare()
     call()
-    hot = one_by_one(call, ROUNDS, prepare)
-    return {p: one_by_one(call, ROUNDS, _both(prepare, between(*p))) - hot for p in SAMPLES}
+    hot = one_by_one(call, ROUNDS, prepare, clock)
+    return {p: one_by_one(call, ROUNDS, _both(prepare, between(*p)), clock) - hot for p in SAMPLES}

@@ -6,6 +6,7 @@ which `estimate` looks up a call.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
 EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  # of matrices; rows of a batch go further
 POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 27, 28))  # bytes of weights
 BOTH = (("", False), ("_backward", True))
+KEPT = 1 << 18  # random numbers, again and again
 LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
 
 
@@ -48,12 +50,24 @@ class Kernel:
             yield dict(zip(self.axes, values, strict=True))
 
 
+def rand(*sizes: int) -> Tensor:
+    """Random numbers, made once and copied: making them takes longer than most operators."""
+    n = math.prod(sizes)
+    found = _random(torch.get_default_device())
+    return (found[:n].clone() if n <= KEPT else found.repeat(-(-n // KEPT))[:n]).view(sizes)
+
+
+@functools.cache
+def _random(device: torch.device) -> Tensor:
+    return torch.rand(KEPT, device=device)
+
+
 def _elements(name: str, make: Callable[[Tensor, Tensor], Run], sizes: tuple[int, ...] = SIZES) -> Kernel:
-    return Kernel(name, {"n": sizes}, lambda n: make(torch.rand(n) + 0.5, torch.rand(n) + 0.5))
+    return Kernel(name, {"n": sizes}, lambda n: make(rand(n) + 0.5, rand(n) + 0.5))
 
 
 def _rows(name: str, make: Callable[[Tensor], Run], rows: tuple[int, ...] = ROWS, columns: tuple[int, ...] = COLUMNS) -> Kernel:
-    return Kernel(name, {"rows": rows, "columns": columns}, lambda rows, columns: make(torch.rand(rows, columns)))
+    return Kernel(name, {"rows": rows, "columns": columns}, lambda rows, columns: make(rand(rows, columns)))
 
 
 aten = torch.ops.aten
@@ -125,7 +139,7 @@ def _softmax_backward(log: bool) -> Callable[[Tensor], Run]:
 
 def _embedding(x: Tensor) -> Run:
     i = torch.randint(0, PICKED, (x.shape[0],))
-    table = torch.rand(PICKED, x.shape[1])
+    table = rand(PICKED, x.shape[1])
     return lambda: F.embedding(i, table)
 
 
@@ -144,10 +158,10 @@ BY_ROWS: dict[str, Callable[[Tensor], Run]] = {
     "sum_columns": lambda x: lambda: x.sum(-1),
     "sum_rows": lambda x: lambda: x.sum(0),
     "max_columns": lambda x: lambda: x.max(-1),
-    "broadcast": lambda x: (lambda b: lambda: x + b)(torch.rand(x.shape[1])),
-    "bias": lambda x: (lambda b: lambda: x.copy_(b.expand_as(x)))(torch.rand(x.shape[1])),
+    "broadcast": lambda x: (lambda b: lambda: x + b)(rand(x.shape[1])),
+    "bias": lambda x: (lambda b: lambda: x.copy_(b.expand_as(x)))(rand(x.shape[1])),
     "transposed": lambda x: lambda: x.t().contiguous(),
-    "strided": lambda x: (lambda y: lambda: y.contiguous())(torch.rand(x.shape[0], 3 * x.shape[1])[:, : x.shape[1]]),
+    "strided": lambda x: (lambda y: lambda: y.contiguous())(rand(x.shape[0], 3 * x.shape[1])[:, : x.shape[1]]),
     "cat": lambda x: lambda: torch.cat((x, x), -1),
     "embedding": _embedding,
     "embedding_backward": _embedding_backward,
@@ -185,7 +199,7 @@ def _bmm(layout: str) -> Make:
 
 def _attention(backward: bool) -> Make:
     def make(heads: int, length: int, width: int) -> Run:
-        q, k, v = (torch.rand(1, heads, length, width) for _ in range(3))
+        q, k, v = (rand(1, heads, length, width) for _ in range(3))
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False)[:2]
         if not backward:
             return lambda: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False)
@@ -208,8 +222,8 @@ def _conv(kernel: int, backward: bool, stride: int = 1) -> Make:
     """[1, inside, ...] to `outside` channels; `side` is that of the result, the padding such that stride 1 leaves it."""
 
     def make(side: int, inside: int, outside: int) -> Run:
-        x = torch.rand(1, inside, side * stride, side * stride)
-        return _convolved(x, torch.rand(outside, inside, kernel, kernel), 1, backward, stride)
+        x = rand(1, inside, side * stride, side * stride)
+        return _convolved(x, rand(outside, inside, kernel, kernel), 1, backward, stride)
 
     return make
 
@@ -218,8 +232,8 @@ def _grouped(backward: bool) -> Make:
     """3 x 3 in groups, each from `width` channels to as many."""
 
     def make(side: int, width: int, groups: int) -> Run:
-        x = torch.rand(1, groups * width, side, side)
-        return _convolved(x, torch.rand(groups * width, width, 3, 3), groups, backward)
+        x = rand(1, groups * width, side, side)
+        return _convolved(x, rand(groups * width, width, 3, 3), groups, backward)
 
     return make
 
@@ -228,7 +242,7 @@ def _depthwise(backward: bool) -> Make:
     """`width` x `width`, every channel by itself."""
 
     def make(side: int, channels: int, width: int) -> Run:
-        return _convolved(torch.rand(1, channels, side, side), torch.rand(channels, 1, width, width), channels, backward)
+        return _convolved(rand(1, channels, side, side), rand(channels, 1, width, width), channels, backward)
 
     return make
 
@@ -238,7 +252,7 @@ def _rnn(gates: int) -> Make:
 
     def make(steps: int, batch: int, width: int) -> Run:
         layer = (torch.nn.LSTM if gates == 4 else torch.nn.GRU)(width, width).eval()
-        x = torch.rand(steps, batch, width)
+        x = rand(steps, batch, width)
         return lambda: layer(x)
 
     return make
@@ -248,7 +262,7 @@ def _image(f: Callable[[Tensor], Any]) -> Make:
     """By channels and side of the image."""
 
     def make(channels: int, side: int) -> Run:
-        x = torch.rand(1, channels, side, side)
+        x = rand(1, channels, side, side)
         return lambda: f(x)
 
     return make
@@ -256,7 +270,7 @@ def _image(f: Callable[[Tensor], Any]) -> Make:
 
 def _batch_norm(training: bool) -> Make:
     def make(channels: int, side: int) -> Run:
-        x, w = torch.rand(1, channels, side, side), torch.ones(channels)
+        x, w = rand(1, channels, side, side), torch.ones(channels)
         mean, variance = torch.zeros(channels), torch.ones(channels)
         return lambda: F.batch_norm(x, mean, variance, w, w, training)
 
@@ -264,14 +278,14 @@ def _batch_norm(training: bool) -> Make:
 
 
 def _batch_norm_backward(channels: int, side: int) -> Run:
-    x, w = torch.rand(1, channels, side, side), torch.ones(channels)
+    x, w = rand(1, channels, side, side), torch.ones(channels)
     mean, scale = x.mean((0, 2, 3)), torch.ones(channels)
     wanted = [True, True, True]
     return lambda: aten.native_batch_norm_backward(x, x, w, w, w, mean, scale, True, 1e-5, wanted)
 
 
 def _max_pool_backward(channels: int, side: int) -> Run:
-    x = torch.rand(1, channels, side, side)
+    x = rand(1, channels, side, side)
     y, where = F.max_pool2d(x, 3, 2, 1, return_indices=True)
     size, step, pad, one = [3, 3], [2, 2], [1, 1], [1, 1]
     return lambda: aten.max_pool2d_with_indices_backward(y, x, size, step, pad, one, False, where)
@@ -280,7 +294,7 @@ def _max_pool_backward(channels: int, side: int) -> Run:
 def _streamed(m: int, k: int, pool: int) -> Run:
     """A product whose 1 MB of weights, in rows of k, were last used `pool` bytes ago."""
     weights = itertools.cycle([torch.ones((1 << 18) // k, k).t() for _ in range(max(1, pool >> 20))])
-    x, out = torch.rand(m, k), torch.zeros(m, (1 << 18) // k)
+    x, out = rand(m, k), torch.zeros(m, (1 << 18) // k)
     return lambda: torch.mm(x, next(weights), out=out)
 
 

@@ -25,8 +25,10 @@ from costir.errors import ChipError
 from costir.ir import Call, Conventions, Cost
 from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
+from costir.measuring.clock import HOST, HostClock
 from costir.measuring.estimate import Estimate, Estimator, bandwidth, fastest, total
 from costir.measuring.profile import in_place
+from costir.measuring.quiet import QuietClock
 from costir.measuring.subject import Recorded, one_thread, subject
 from costir.measuring.timing import timed
 from costir.roofline import times
@@ -38,6 +40,7 @@ CROWDED = 0.40  # the same of memory
 REFERENCE, COPIED = 256, 1 << 22
 AWAY = 0.20  # of a core: a calibration that had to share so much of it says little
 SHORT = 0.1  # of a bound
+PATIENCE = 8.0  # seconds for waiting for quiet moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +181,16 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     c = calibration_of(chip)
     point = {**family.sizes, **(sizes or {})}
     with one_thread(c.threads):
-        loaded = _loaded(c)
+        clock = QuietClock(c.numbers.get("beat", 0.0) if c.about.get("cpu") == cpu_name() else 0.0, PATIENCE)
+        loaded = _loaded(c, clock)
         model = subject(family, point, phase, optimizer)
         calls = model.record()
         wall, cpu = time.perf_counter(), time.process_time()
-        found = timed(model.step, rounds, 0.02, 6.0)
+        found = timed(model.step, rounds, 0.02, 6.0, clock)
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
-        seconds = in_place(model.step, calls) if operators else [None] * len(calls)
+        seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
         unlike = _unlike(c)
-        loaded = _busy(loaded, _loaded(c), 1 / max(share, 0.01) - 1)
+        loaded = _busy(loaded, _loaded(c, clock), 1 / max(share, 0.01) - 1)
     scale, between = _fitted(seconds, found.best)
     each = [
         row_of(r, s if s is None else s * scale, parts, chip, c, saved)
@@ -205,17 +209,17 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     )  # fmt: skip
 
 
-def _loaded(c: Calibration) -> float:
+def _loaded(c: Calibration, clock: HostClock = HOST) -> float:
     """How much slower a reference kernel is now than when it was calibrated: a product, or memory that others crowd.
 
     That memory is somewhat slower from one minute to the next is usual where caches are shared, and is not counted.
     """
     a, b = torch.rand(REFERENCE, REFERENCE), torch.rand(REFERENCE, REFERENCE)
-    product = timed(lambda: torch.mm(a, b), 5, 0.003).best / c.curves["mm_nn"].at(REFERENCE, REFERENCE, REFERENCE) - 1
+    product = timed(lambda: torch.mm(a, b), 5, 0.003, clock=clock).best / c.curves["mm_nn"].at(REFERENCE, REFERENCE, REFERENCE) - 1
     if "copy_" not in c.curves:
         return product
     x, y = torch.ones(COPIED), torch.ones(COPIED)
-    memory = timed(lambda: x.copy_(y), 7, 0.003).best / c.curves["copy_"].at(COPIED) - 1
+    memory = timed(lambda: x.copy_(y), 7, 0.003, clock=clock).best / c.curves["copy_"].at(COPIED) - 1
     return max(product, memory) if memory > CROWDED else product
 
 

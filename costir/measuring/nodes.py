@@ -8,25 +8,28 @@ import time
 import torch
 
 from costir.calibration import Curve
+from costir.measuring.clock import HOST, HostClock
 from costir.measuring.interrupted import BYTES, Point, Run, between, line
 
 MANY = 64  # nodes
 ROUNDS = 8
 
 
-def nodes() -> Curve:
+def nodes(clock: HostClock = HOST) -> Curve:
     """The curve `node`: seconds that a node takes longer, by the bytes of work between the forward pass and the backward."""
     memory = torch.ones(BYTES[-1] // 4)
     leaf = torch.rand(16, requires_grad=True)
     with torch.enable_grad():
-        hot = _each(leaf, lambda: None)
-        found: dict[Point, float] = {(size,): _each(leaf, between(size, 1, memory)) - hot for size in BYTES}
+        hot = _each(leaf, lambda: None, clock)
+        found: dict[Point, float] = {(size,): _each(leaf, between(size, 1, memory), clock) - hot for size in BYTES}
     return line("bytes", found)
 
 
-def _each(leaf: torch.Tensor, work: Run) -> float:
+def _each(leaf: torch.Tensor, work: Run, clock: HostClock) -> float:
     """Seconds of one node of many, those that every backward pass has left out."""
-    few, many = (statistics.median(_backward(leaf, n, work) for _ in range(ROUNDS)) for n in (1, 1 + MANY))
+    few, many = (
+        statistics.median(clock.when_quiet(lambda n=n: _backward(leaf, n, work)) for _ in range(ROUNDS)) for n in (1, 1 + MANY)
+    )
     return (many - few) / MANY
 
 

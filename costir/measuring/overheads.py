@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from costir.measuring.clock import HOST, HostClock
 from costir.measuring.profile import events
 from costir.measuring.timing import timed
 
@@ -28,7 +29,7 @@ _WINDOWS, _WINDOW = 15, 0.02  # seconds
 _SUDDEN = 4e-6  # seconds
 
 
-def overheads() -> dict[str, float]:
+def overheads(clock: HostClock = HOST) -> dict[str, float]:
     """Seconds, by name.
 
     `view`: a view from Python; `view_inner`: one that torch makes inside of another function; `module`: one more
@@ -40,17 +41,17 @@ def overheads() -> dict[str, float]:
     other processes take is no part of it.
     """
     with torch.enable_grad():
-        return {**_views(), **_modules(), **_autograd(), **_optimizer(), "python": _python(), "lost": _lost()}
+        return {**_views(clock), **_modules(clock), **_autograd(clock), **_optimizer(clock), "python": _python(clock), "lost": _lost()}
 
 
-def _best(function: Any) -> float:
-    return timed(function, rounds=5, at_least=0.004).best
+def _best(function: Any, clock: HostClock) -> float:
+    return timed(function, rounds=5, at_least=0.004, clock=clock).best
 
 
-def _views() -> dict[str, float]:
+def _views(clock: HostClock) -> dict[str, float]:
     x, y = torch.rand(8, 8), torch.rand(_MANY, 8)
-    many, few = _best(lambda: y.chunk(_MANY)), _best(lambda: y.chunk(2))
-    return {"view": _best(lambda: x.view(64)), "view_inner": max(0.0, (many - few) / (_MANY - 2))}
+    many, few = _best(lambda: y.chunk(_MANY), clock), _best(lambda: y.chunk(2), clock)
+    return {"view": _best(lambda: x.view(64), clock), "view_inner": max(0.0, (many - few) / (_MANY - 2))}
 
 
 class _Nested(nn.Module):  # type: ignore[misc]
@@ -64,10 +65,10 @@ class _Nested(nn.Module):  # type: ignore[misc]
         return self.inner(x) if self.inner is not None else x
 
 
-def _modules() -> dict[str, float]:
+def _modules(clock: HostClock) -> dict[str, float]:
     x = torch.rand(4)
     deep, flat = _Nested(16), _Nested(0)
-    return {"module": max(0.0, (_best(lambda: deep(x)) - _best(lambda: flat(x))) / 16)}
+    return {"module": max(0.0, (_best(lambda: deep(x), clock) - _best(lambda: flat(x), clock)) / 16)}
 
 
 def _chain(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -76,9 +77,9 @@ def _chain(x: torch.Tensor, n: int) -> torch.Tensor:
     return x
 
 
-def _autograd() -> dict[str, float]:
+def _autograd(clock: HostClock) -> dict[str, float]:
     """Differences of four timings, which a moment's disturbance of one spoils: the median over several times all four."""
-    found = [_chains() for _ in range(_TIMES)]
+    found = [_chains(clock) for _ in range(_TIMES)]
     middle = {k: statistics.median(f[k] for f in found) for k in found[0]}
     leaves = [torch.rand(16, requires_grad=True) for _ in range(_MANY)]
 
@@ -87,11 +88,11 @@ def _autograd() -> dict[str, float]:
             p.grad = None
         torch.cat(leaves[:n]).sum().backward()
 
-    leaf = (_best(lambda: gather(_MANY)) - _best(lambda: gather(2))) / (_MANY - 2)
+    leaf = (_best(lambda: gather(_MANY), clock) - _best(lambda: gather(2), clock)) / (_MANY - 2)
     return {k: max(0.0, v) for k, v in {**middle, "leaf": leaf}.items()}
 
 
-def _chains() -> dict[str, float]:
+def _chains(clock: HostClock) -> dict[str, float]:
     """What autograd adds to a chain of tiny operators, forward and backward."""
     plain, leaf = torch.rand(16), torch.rand(16, requires_grad=True)
 
@@ -99,9 +100,9 @@ def _chains() -> dict[str, float]:
         leaf.grad = None
         _chain(leaf, n).sum().backward()
 
-    unary, followed = (_best(lambda x=x: _chain(x, _MANY)) / _MANY for x in (plain, leaf))
-    short, long = (_best(lambda n=n: step(n)) for n in (1, 1 + _MANY))
-    node = (long - short) / _MANY - followed - (unary - _python())  # the engine does not come from Python
+    unary, followed = (_best(lambda x=x: _chain(x, _MANY), clock) / _MANY for x in (plain, leaf))
+    short, long = (_best(lambda n=n: step(n), clock) for n in (1, 1 + _MANY))
+    node = (long - short) / _MANY - followed - (unary - _python(clock))  # the engine does not come from Python
     return {"grad": followed - unary, "node": node, "start": short - 2 * (followed + unary) - 2 * node}
 
 
@@ -109,12 +110,12 @@ _IN_STEP = ("add_", "mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", 
 _READ = 1  # and a number of it that Python looks at
 
 
-def _optimizer() -> dict[str, float]:
+def _optimizer(clock: HostClock) -> dict[str, float]:
     """AdamW's own loop: its time for one tiny parameter, less that of the operators in it.
 
     `optimizer_inside` is the part of it that lies in the operators: in a loop over several each finds less of its code.
     """
-    (one, _), (all_of_them, loop) = (_steps(n) for n in (1, 1 + _MANY))
+    (one, _), (all_of_them, loop) = (_steps(n, clock) for n in (1, 1 + _MANY))
     each = (all_of_them - one) / _MANY
     x, y = torch.rand(16), torch.rand(16)
     calls = {
@@ -123,35 +124,35 @@ def _optimizer() -> dict[str, float]:
         "addcdiv_": lambda: x.addcdiv_(y, y, value=1e-9),
     }  # fmt: skip
     with torch.no_grad():
-        work = {name: _best(call) for name, call in calls.items()}
-        alone = {name: _seen(partial(_repeat, call), name) for name, call in calls.items()}
-        more = statistics.fmean(_seen(loop, name) - alone[name] for name in _IN_STEP)
+        work = {name: _best(call, clock) for name, call in calls.items()}
+        alone = {name: _seen(partial(_repeat, call), name, clock) for name, call in calls.items()}
+        more = statistics.fmean(_seen(loop, name, clock) - alone[name] for name in _IN_STEP)
     around = max(0.0, each - sum(work[name] for name in _IN_STEP)) / (len(_IN_STEP) + _READ)
     return {"optimizer": around, "optimizer_inside": min(max(0.0, more), around), "step": max(0.0, one - each)}
 
 
-def _steps(n: int) -> tuple[float, Callable[[], Any]]:
+def _steps(n: int, clock: HostClock) -> tuple[float, Callable[[], Any]]:
     """Seconds of AdamW's step over so many tiny parameters, and the step."""
     parameters = [nn.Parameter(torch.rand(16)) for _ in range(n)]
     for p in parameters:
         p.grad = torch.rand(16)
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
     optimizer.step()
-    return _best(optimizer.step), optimizer.step
+    return _best(optimizer.step, clock), optimizer.step
 
 
-def _seen(function: Callable[[], Any], name: str) -> float:
+def _seen(function: Callable[[], Any], name: str, clock: HostClock) -> float:
     """What the profiler says an operator takes in a function, the median."""
-    found = [e.end - e.start for e in events(function) if e.name == f"aten::{name}"]
+    found = [e.end - e.start for e in clock.when_quiet(lambda: events(function)) if e.name == f"aten::{name}"]
     return statistics.median(found) if found else 0.0
 
 
-def _python() -> float:
+def _python(clock: HostClock) -> float:
     """What tiny operators take from Python, less what the profiler says that they themselves take; the median of several."""
     x = torch.rand(16)
     calls = {"neg": x.neg, "exp": x.exp, "sqrt_": x.sqrt_, "relu": x.relu, "tanh": x.tanh}
     with torch.no_grad():
-        return statistics.median(max(0.0, _best(f) - _seen(partial(_repeat, f), name)) for name, f in calls.items())
+        return statistics.median(max(0.0, _best(f, clock) - _seen(partial(_repeat, f), name, clock)) for name, f in calls.items())
 
 
 def _repeat(call: Callable[[], Any]) -> None:

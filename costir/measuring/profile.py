@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.autograd.profiler import profile
 
+from costir.measuring.clock import HOST, HostClock
 from costir.measuring.lookup import VIEWS
 from costir.measuring.subject import Recorded
 
@@ -32,7 +33,9 @@ class Event:
     end: float
 
 
-def in_place(step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUNS) -> list[float | None]:
+def in_place(
+    step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUNS, clock: HostClock = HOST
+) -> list[float | None]:
     """The seconds of every call over several profiled steps, the lower quartile; None where the profiler shows no such event.
 
     The shortest would add up to less than any step takes, as each call has its own best one. The median has calls in it that
@@ -40,7 +43,7 @@ def in_place(step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUN
     """
     found: list[list[float]] = [[] for _ in calls]
     for _ in range(runs):
-        for seconds, one in zip(found, _one_run(events(step), calls), strict=True):
+        for seconds, one in zip(found, _one_run(clock.when_quiet(lambda: events(step)), calls), strict=True):
             if one is not None:
                 seconds.append(one)
     return [sorted(seconds)[len(seconds) // 4] if seconds else None for seconds in found]

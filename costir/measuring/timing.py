@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from costir.measuring.clock import HOST, Clock
+from costir.measuring.clock import HOST, Clock, HostClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,24 @@ def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002,
     return Timed(best, statistics.median(found) / best - 1)
 
 
-def one_by_one(function: Callable[[], Any], times: int, before: Callable[[], Any] | None = None) -> float:
+def one_by_one(
+    function: Callable[[], Any], times: int, before: Callable[[], Any] | None = None, clock: HostClock = HOST
+) -> float:
     """Seconds of a call, each timed by itself, the median of several.
 
     Args:
         function: what to call.
         times: how often.
         before: called before each of them, untimed.
+        clock: whose seconds, and whether what else runs on the core counts.
     """
-    found: list[float] = []
-    for _ in range(times):
+
+    def once() -> float:
         if before is not None:
             before()
-        found.append(HOST.round(function, 1))
-    return statistics.median(found)
+        return HOST.round(function, 1)
+
+    return statistics.median(clock.when_quiet(once) for _ in range(times))
 
 
 def entered(function: Callable[[], Any]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from costir.errors import ChipError
 
-FORMAT = 4
+FORMAT = 5
 SQUARED = ("side", "length", "width")  # axes with whose square the work grows; with the others it grows in proportion
 MOST_THREADS = 4096
 

@@ -56,10 +56,10 @@ class Calibrator:
         self.spreads: list[float] = []
 
     def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.001) -> float:
-        """Seconds of a call."""
+        """Seconds of a call, at the usual speed."""
         found: Timed = timed(function, rounds, at_least, LONG_CALL, self.clock)
         self.spreads.append(found.spread)
-        return found.best
+        return found.usual
 
     def curve(self, kernel: Kernel) -> Curve:
         """A kernel over its grid."""
@@ -118,7 +118,7 @@ def calibrate(
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
-    numbers |= {"beat": clock.beat, "shared": clock.shared / max(1, clock.shared + clock.calm)}
+    numbers |= {"pulse": clock.pulse, "shared": clock.shared / max(1, clock.shared + clock.calm)}
     numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}
     about = {**machine(), "threads": str(threads), "seconds": f"{time.perf_counter() - began:.0f}"}
     found = Calibration(about, c.noise, numbers, curves)
@@ -198,7 +198,7 @@ def _fp32_rate(c: Calibrator, curves: Mapping[str, Curve]) -> float:
         sizes = [(m, n, k) for m in curve.grid[0] for n in curve.grid[1] for k in curve.grid[2]]
         best = max(best, *(2 * m * n * k / s for (m, n, k), s in zip(sizes, curve.seconds, strict=True)))
     a = torch.rand(768, 768)
-    return max(best, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02, clock=c.clock).best)
+    return max(best, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02, clock=c.clock).usual)
 
 
 def _rates(c: Calibrator) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -18,9 +18,11 @@ class Clock(Protocol):
 
     Attributes:
         most_loops: how many calls are worth timing at once.
+        speed: how fast the machine was in the last round, against what is usual; 1 where that is not known.
     """
 
     most_loops: int
+    speed: float
 
     def round(self, function: Run, loops: int) -> float:
         """Seconds that the work of so many calls takes."""
@@ -33,6 +35,7 @@ class HostClock:
     """What is called works until it returns."""
 
     most_loops = 10**7
+    speed = 1.0
 
     def round(self, function: Run, loops: int) -> float:
         """Seconds of so many calls."""
@@ -46,6 +49,11 @@ class HostClock:
     def when_quiet(self, attempt: Callable[[], T]) -> T:
         """What a timing returns, whatever else runs."""
         return attempt()
+
+    def usual(self, attempt: Callable[[], Sequence[float]]) -> list[float]:
+        """Seconds that a timing returns, as they would be at the usual speed."""
+        found = self.when_quiet(attempt)
+        return [s * self.speed for s in found]
 
 
 HOST = HostClock()
@@ -64,6 +72,7 @@ class CudaClock:
 
     most_loops = 64  # a queue holds about a thousand kernels, and an operator may start several
     tries = 3
+    speed = 1.0
     least_lead, most_lead = 1e-4, 0.03  # seconds
 
     def __init__(self, device: torch.device, keep_busy: Run) -> None:

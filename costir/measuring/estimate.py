@@ -17,7 +17,6 @@ from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
 LOOP = 1 << 20  # bytes
-BEYOND = 2.0  # times the way from main memory: memory that was left alone is no further away, whatever disturbed its timing
 WARM = 0.25  # of what a function costs where other modules ran before: what it costs again and again
 SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
 INNER = 0.5  # of calls from C++: no code of Python comes between, and about half is lost
@@ -252,10 +251,10 @@ class Estimator:
             return 0.0, 0.0
         first, last = curve.grid[-1][0], curve.grid[-1][-1]
         sizes = tuple(min(x, g[-1]) for x, g in zip(sizes, curve.grid, strict=False))
-        far, near, least = (curve.at(*sizes, min(max(size, first), last)) for size in (m.back, held, first))
+        far, near = (curve.at(*sizes, min(max(size, first), last)) for size in (m.back, held))
         if aged is not None:
-            lost = aged.at(min(m.age * 1e6, aged.grid[0][-1])) - aged.seconds[0]
-            far = max(far, least + min(lost, BEYOND * max(0.0, curve.at(*sizes, last) - least)))
+            back, age = (min(x, g[-1]) for x, g in zip((m.back, m.age * 1e6), aged.grid, strict=True))
+            far = max(far, min(far + aged.at(back, age) - aged.at(back, 0.0), curve.at(*sizes, last)))
         return near / first, max(far, near) / first
 
     def _fresh(self, call: Call) -> float:

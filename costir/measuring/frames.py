@@ -35,12 +35,12 @@ def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
         found: dict[Point, float] = {}
         for size in BYTES:
             work = between(size, 1, memory)
-            rounds = [[clock.when_quiet(partial(_sample, work, *pair)) for pair in pairs] for _ in range(1 + ROUNDS)][1:]  # the first finds other caches
+            rounds = [[clock.usual(partial(_sample, work, *pair))[0] for pair in pairs] for _ in range(1 + ROUNDS)][1:]  # the first finds other caches
             found[(size,)] = statistics.median(itertools.chain(*rounds))
     return line("bytes", found), statistics.fmean(n for *_, n in pairs)
 
 
-def _sample(work: Call, module: Call, plain: Call, functions: int) -> float:
+def _sample(work: Call, module: Call, plain: Call, functions: int) -> tuple[float]:
     """What a module takes longer than its operator, for each function that it enters."""
     times: list[float] = []
     for call in (module, plain):
@@ -48,7 +48,7 @@ def _sample(work: Call, module: Call, plain: Call, functions: int) -> float:
         began = time.perf_counter()
         call()
         times.append(time.perf_counter() - began)
-    return (times[0] - times[1]) / functions
+    return ((times[0] - times[1]) / functions,)
 
 
 def _pairs() -> Sequence[tuple[Call, Call]]:

@@ -25,6 +25,7 @@ from costir.measuring.timing import one_by_one
 
 BYTES = tuple(1 << p for p in (12, 18, 20, 22, 24, 26))  # touched between
 MICROSECONDS = (1, 1000, 4000, 16000, 64000)  # passed between
+DRIVEN = (1 << 12, 1 << 23)  # bytes: none, and enough to leave the core's own cache
 IN_TURN = (2, 4, 8, 16, 32, 64)  # operators that run one after the other
 ROUNDS = 9
 FEWER = 7  # rounds of what takes milliseconds
@@ -78,7 +79,9 @@ def _alone(call: Run, clock: HostClock) -> float:
 
 def _rows(calls: Sequence[Run], rounds: int, clock: HostClock) -> list[list[float]]:
     """The seconds of every call, each timed by itself, one after the other, in several rounds; all of them in a quiet moment."""
-    return clock.when_quiet(lambda: [_row(calls) for _ in range(rounds)])
+    n = len(calls)
+    found = clock.usual(lambda: [s for _ in range(rounds) for s in _row(calls)])
+    return [found[i : i + n] for i in range(0, len(found), n)]
 
 
 def _row(calls: Sequence[Run]) -> list[float]:
@@ -121,22 +124,29 @@ def _turns(
 
 
 def aged(clock: HostClock = HOST) -> dict[str, Curve]:
-    """What 1 MB takes that was used so many microseconds ago, when nothing else of this process touched memory since.
+    """What 1 MB takes that was used so many microseconds ago, when this process touched so many bytes of other memory since.
 
-    By use: to read it, to write it, to change it in place, and as the weights of a product.
+    By use: to read it, to write it, to change it in place, and as the weights of a product. Little other memory leaves it in the
+    core's own cache; more drives it into the one that is shared with what else the machine runs, and does not stay there.
     """
     memory, little, rows = torch.ones(1 << 18), torch.ones(512, 2), torch.ones(4, 512)
     uses = {
         "read": torch.sum, "write": partial(torch.fill_, value=1.0), "update": partial(torch.Tensor.mul_, other=1.0),
         "weights": lambda x: F.linear(rows, x.view(-1, 512)),
     }  # fmt: skip
-    found: dict[str, dict[Point, list[float]]] = {name: {(us,): [] for us in MICROSECONDS} for name in uses}
+    points: list[Point] = list(itertools.product(DRIVEN, MICROSECONDS))
+    works = [between(*point) for point in points]
+    found: dict[str, dict[Point, list[float]]] = {name: {point: [] for point in points} for name in uses}
     for _ in range(FEWER):
-        for passed in MICROSECONDS:
+        for point, work in zip(points, works, strict=True):
             for name, use in uses.items():  # its code is fetched before: that it was away costs, too, and is counted apart
-                calls = (partial(use, memory), between(BYTES[0], passed), partial(use, little), partial(use, memory))
-                found[name][(passed,)].append(_rows(calls, 1, clock)[0][-1])
-    return {f"aged_{n}": line("us", {k: statistics.quantiles(s)[0] for k, s in by.items()}) for n, by in found.items()}
+                calls = (partial(use, memory), work, partial(use, little), partial(use, memory))
+                found[name][point].append(_rows(calls, 1, clock)[0][-1])
+    return {f"aged_{name}": _aged({k: statistics.quantiles(s)[0] for k, s in by.items()}) for name, by in found.items()}
+
+
+def _aged(found: Mapping[Point, float]) -> Curve:
+    return Curve(("bytes", "us"), (DRIVEN, MICROSECONDS), tuple(rising(found).values()))
 
 
 def _both(first: Run, second: Run) -> Run:
@@ -180,7 +190,7 @@ def _surfaces(
         for work, point in zip(works, points, strict=True):
             if i % EVERY[point[1]]:
                 continue
-            row = clock.when_quiet(lambda work=work, turn=turn: (work(), _row([calls[k] for k in turn]))[1])
+            row = clock.usual(lambda work=work, turn=turn: (work(), _row([calls[k] for k in turn]))[1])
             extra = [s - hot[k] for k, s in zip(turn, row, strict=True)]
             firsts[point].append(extra[0])
             others[point].append(statistics.fmean(extra[1:] or extra) / share)

@@ -22,7 +22,7 @@ from costir.measuring.lookup import PICKED, STEPS
 Run = Callable[[], Any]
 Make = Callable[..., Run]
 
-SIZES = (16, 256, 2048, 1 << 14, 1 << 17, 1 << 20, 1 << 22)  # elements; larger ones get fresh pages at every call
+SIZES = (16, 256, 2048, *(1 << p for p in (13, 15, 17, 18, 19, 20, 22)))  # elements; larger ones get fresh pages at every call
 ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
 EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  # of matrices; rows of a batch go further
 POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 27, 28))  # bytes of weights
@@ -106,7 +106,7 @@ POINTWISE: dict[str, Callable[[Tensor, Tensor], Run]] = {
     "masked_fill": lambda x, y: (lambda m: lambda: x.masked_fill(m, 0.0))(torch.arange(len(x)) % 128 > 64),
     "sum": lambda x, y: lambda: x.sum(),
     "addcmul_": lambda x, y: lambda: x.addcmul_(y, y, value=1e-9),
-    "addcdiv_": lambda x, y: lambda: x.addcdiv_(y, y, value=1e-9),
+    "addcdiv_": lambda x, y: (lambda z: lambda: x.addcdiv_(y, z, value=1e-9))(y + 1),
     "lerp_": lambda x, y: lambda: x.lerp_(y, 0.1),
     "dropout": lambda x, y: lambda: aten.native_dropout(x, 0.1, True),
     "bernoulli": lambda x, y: lambda: x.bernoulli_(0.9),

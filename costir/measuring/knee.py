@@ -51,7 +51,7 @@ def knee(family: Family, chip: Chip, unknown: str, around: float, sizes: Mapping
         raise SizeError(f"{family.name} has no size {unknown!r} to sweep", f"sizes: {', '.join(base)}")
     top = 2 ** max(5, math.ceil(math.log2(max(around, 1.0))) + 4)
     swept = [2**i for i in range(int(math.log2(top)) + 1)]
-    found = [measure(family, chip, {**base, unknown: v}, phase, rounds=9, operators=False) for v in swept]
+    found = [measure(family, chip, {**base, unknown: v}, phase, rounds=20, operators=False) for v in swept]
     points = tuple((v, m.measured) for v, m in zip(swept, found, strict=True))
     return Knee(unknown, points, *crossing(points), tuple(found))
 

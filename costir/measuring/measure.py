@@ -27,6 +27,7 @@ from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
 from costir.measuring.clock import HOST, HostClock
 from costir.measuring.estimate import Estimate, Estimator, bandwidth, fastest, total
+from costir.measuring.pace import at_pace, middle, pace
 from costir.measuring.profile import in_place
 from costir.measuring.quiet import QuietClock
 from costir.measuring.subject import Recorded, one_thread, subject
@@ -40,6 +41,7 @@ CROWDED = 0.40  # the same of memory
 REFERENCE, COPIED = 256, 1 << 22
 AWAY = 0.20  # of a core: a calibration that had to share so much of it says little
 SHORT = 0.1  # of a bound
+PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments
 
 
@@ -162,7 +164,7 @@ def calibration_of(chip: Chip) -> Calibration:
 
 
 def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, phase: str = "forward",
-            optimizer: Optimizer | None = None, rounds: int = 7, operators: bool = True) -> Measurement:  # fmt: skip
+            optimizer: Optimizer | None = None, rounds: int = 20, operators: bool = True) -> Measurement:  # fmt: skip
     """Run a model and set its time beside the bound and the estimate.
 
     Args:
@@ -181,29 +183,31 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     c = calibration_of(chip)
     point = {**family.sizes, **(sizes or {})}
     with one_thread(c.threads):
-        clock = QuietClock(c.numbers.get("beat", 0.0) if c.about.get("cpu") == cpu_name() else 0.0, PATIENCE)
-        loaded = _loaded(c, clock)
+        clock = QuietClock(c.numbers.get("pulse", 0.0) if c.about.get("cpu") == cpu_name() else 0.0, PATIENCE)
+        before = pace(c, clock)
         model = subject(family, point, phase, optimizer)
         calls = model.record()
         wall, cpu = time.perf_counter(), time.process_time()
-        found = timed(model.step, rounds, 0.02, 6.0, clock)
+        found = timed(model.step, rounds, 0.01, 4.0, clock)
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
         unlike = _unlike(c)
-        loaded = _busy(loaded, _loaded(c, clock), 1 / max(share, 0.01) - 1)
-    scale, between = _fitted(seconds, found.best)
+        after = pace(c, clock)
+    today = at_pace(c, middle(before, after))
+    loaded = _busy(before.product - 1, after.product - 1, 1 / max(share, 0.01) - 1)
+    scale, between = _fitted(seconds, found.best * found.speed)
     each = [
         row_of(r, s if s is None else s * scale, parts, chip, c, saved)
         for r, s, parts, saved in zip(
-            calls, seconds, Estimator(c, rates_of(chip)).all(calls, model.functions), _fusable(calls, c), strict=True
+            calls, seconds, Estimator(today, rates_of(chip)).all(calls, model.functions), _fusable(calls, c), strict=True
         )
     ]
-    rows = _grouped(each)
-    estimate = total(calls, (row.parts for row in each), model.leaves, c)
+    rows = tuple(_now(row, found.speed) for row in _grouped(each))
+    estimate = total(calls, (row.parts for row in each), model.leaves, today) / found.speed
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
     summary = replace(summary, sound=not unlike and away(c) <= AWAY)
     return Measurement(
-        family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between,
+        family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between / found.speed,
         max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
         len(calls), summary, (*notes(c, loaded), *unlike),
     )  # fmt: skip
@@ -313,14 +317,23 @@ def _grouped(each: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(map(_together, groups.values()))
 
 
+def _now(row: Row, speed: float) -> Row:
+    """At the speed that the machine runs with now; a bound that memory sets rises with no slower clock."""
+    seconds, bound = 1 / speed, 1 / max(1.0, speed)
+    return replace(
+        row, bound=row.bound * bound, held=row.held * bound, estimate=row.estimate * seconds, fusable=row.fusable * bound,
+        measured=None if row.measured is None else row.measured * seconds,
+        parts=replace(row.parts, **{k: getattr(row.parts, k) * seconds for k in PARTS}),
+    )  # fmt: skip
+
+
 def _together(rows: Sequence[Row]) -> Row:
     seen = [r for r in rows if r.measured is not None]
     share = sum(r.estimate for r in seen) / max(sum(r.estimate for r in rows), 1e-12)  # of those that the profiler showed
     measured, held = (
         (sum(r.measured or 0.0 for r in seen) / share, sum(r.bound for r in seen) / share) if share else (None, 0.0)
     )
-    kinds = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")
-    parts = Estimate(**{k: sum(getattr(r.parts, k) for r in rows) for k in kinds})
+    parts = Estimate(**{k: sum(getattr(r.parts, k) for r in rows) for k in PARTS})
     votes = {b: sum(r.estimate for r in rows if r.binds == b) for b in ("overhead", "memory", "compute")}
     return replace(
         rows[0], count=len(rows), bound=sum(r.bound for r in rows), estimate=parts.inside, parts=parts,

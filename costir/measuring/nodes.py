@@ -28,7 +28,7 @@ def nodes(clock: HostClock = HOST) -> Curve:
 def _each(leaf: torch.Tensor, work: Run, clock: HostClock) -> float:
     """Seconds of one node of many, those that every backward pass has left out."""
     few, many = (
-        statistics.median(clock.when_quiet(lambda n=n: _backward(leaf, n, work)) for _ in range(ROUNDS)) for n in (1, 1 + MANY)
+        statistics.median(clock.usual(lambda n=n: (_backward(leaf, n, work),))[0] for _ in range(ROUNDS)) for n in (1, 1 + MANY)
     )
     return (many - few) / MANY
 

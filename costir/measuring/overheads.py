@@ -45,7 +45,7 @@ def overheads(clock: HostClock = HOST) -> dict[str, float]:
 
 
 def _best(function: Any, clock: HostClock) -> float:
-    return timed(function, rounds=5, at_least=0.004, clock=clock).best
+    return timed(function, rounds=5, at_least=0.004, clock=clock).usual
 
 
 def _views(clock: HostClock) -> dict[str, float]:
@@ -143,7 +143,7 @@ def _steps(n: int, clock: HostClock) -> tuple[float, Callable[[], Any]]:
 
 def _seen(function: Callable[[], Any], name: str, clock: HostClock) -> float:
     """What the profiler says an operator takes in a function, the median."""
-    found = [e.end - e.start for e in clock.when_quiet(lambda: events(function)) if e.name == f"aten::{name}"]
+    found = clock.usual(lambda: [e.end - e.start for e in events(function) if e.name == f"aten::{name}"])
     return statistics.median(found) if found else 0.0
 
 

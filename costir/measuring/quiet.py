@@ -1,12 +1,15 @@
-"""Time only in moments in which nothing else runs on the core.
+"""Time only in moments in which nothing else runs on the core, and by how fast the core is then.
 
-Two threads of a processor's core may be two machines' cores: while the other one works, a tiny operator takes up to twice as
-long, for some milliseconds or some seconds, and no process of this machine shows it. How long a tiny operator takes tells such
-moments from quiet ones; a timing counts only where it was quiet before and after.
+Two threads of a processor's core may be two machines' cores: while the other one works, everything takes up to twice as long,
+for some milliseconds or some seconds, and no process of this machine shows it. And the clock of a core goes up and down with
+what the others do, by a tenth and more. A pulse, a little arithmetic between timings, shows both: a timing counts only where
+the pulse before and after it was no slow one, and the smaller differences say how fast the core was.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
@@ -14,29 +17,34 @@ import torch
 
 from costir.measuring.clock import HOST, HostClock, Run, T
 
-CALLS, CHUNKS = 10, 3  # of the tiny operator; the best chunk counts, as the first fetches its code
-SLOWER = 1.6  # times the least: still quiet
-LOOK = 1.0  # seconds to find out how long it takes at the least
-LEAST_SHARE = 0.1  # of these beats were as short: a single one may be chance
+NUMBERS = 2048  # that a pulse works on: they stay in the nearest cache
+CALLS, CHUNKS = 6, 4  # the best chunk counts, as the first fetches code and numbers
+SHARED = 1.35  # times the usual: something else runs on the core
+LOOK = 1.0  # seconds to find out what is usual
+USUAL = 0.2  # of the pulses are shorter: quiet ones, where no more than half of the time is shared
+LAST = 6  # pulses that say how fast the core is
 
 
 class QuietClock(HostClock):
     """A clock for calls that are timed again when something else ran beside them.
 
     Args:
-        beat: seconds of the tiny operator in a quiet moment, where that is known; else it is found out.
+        pulse: its usual seconds in a quiet moment, where that is known; else they are found out.
         patience: seconds that may be spent altogether on waiting and on timings that do not count.
 
     Attributes:
+        speed: how fast the core was in the last timing: 1 where a pulse took its usual time, 1.1 where it was so much faster.
         calm, shared: how many timings were of quiet moments, and how many were taken although they were not, when patience was
             over.
     """
 
-    def __init__(self, beat: float = 0.0, patience: float = 10.0) -> None:
+    def __init__(self, pulse: float = 0.0, patience: float = 10.0) -> None:
         self.patience = patience
         self.calm = self.shared = 0
-        self._tiny = torch.rand(16).neg
-        self.beat = beat or self._least()
+        self._numbers, self._out = torch.rand(NUMBERS), torch.empty(NUMBERS)
+        self._last: deque[float] = deque(maxlen=LAST)
+        self.pulse = pulse or self._usual()
+        self.speed = 1.0
 
     def round(self, function: Run, loops: int) -> float:
         """Seconds of so many calls in a quiet moment."""
@@ -50,42 +58,44 @@ class QuietClock(HostClock):
             self._wait()
             began = perf_counter()
             found = attempt()
-            quiet = self.quiet()
+            quiet = self._quiet()
             if quiet or self.patience <= 0:
                 self.calm, self.shared = self.calm + quiet, self.shared + (not quiet)
+                self.speed = self.pulse / statistics.median(self._last) if quiet else 1.0
                 return found
             self.patience -= perf_counter() - began
 
-    def quiet(self) -> bool:
-        """Whether nothing else runs on the core just now."""
-        return self._now() <= SLOWER * self.beat
-
-    def slower(self) -> float:
-        """How much longer the tiny operator takes now than in a quiet moment; 0.5: by half."""
-        return self._now() / self.beat - 1
+    def _quiet(self) -> bool:
+        """Whether nothing else runs on the core just now; how fast it is, is remembered."""
+        now = self._now()
+        if now <= SHARED * self.pulse:
+            self._last.append(now)
+            return True
+        return False
 
     def _wait(self) -> None:
         while self.patience > 0:
             began = perf_counter()
-            if self.quiet():
+            if self._quiet():
                 return
             self.patience -= perf_counter() - began
 
     def _now(self) -> float:
-        """Seconds of one call of the tiny operator."""
-        tiny, best = self._tiny, 1.0
-        for _ in range(CHUNKS):
-            began = perf_counter()
-            for _ in range(CALLS):
-                tiny()
-            best = min(best, perf_counter() - began)
-        return best / CALLS
+        """Seconds of a pulse."""
+        numbers, out, best = self._numbers, self._out, 1.0
+        with torch.no_grad():
+            for _ in range(CHUNKS):
+                began = perf_counter()
+                for _ in range(CALLS):
+                    torch.exp(numbers, out=out)
+                best = min(best, perf_counter() - began)
+        return best
 
-    def _least(self) -> float:
+    def _usual(self) -> float:
         found, until = [], perf_counter() + LOOK
         while perf_counter() < until:
             found.append(self._now())
-        return sorted(found)[int(len(found) * LEAST_SHARE)]
+        return sorted(found)[int(len(found) * USUAL)]
 
 
 __all__ = ["QuietClock"]

@@ -97,8 +97,11 @@ class _Pages:
         return int(np.count_nonzero(self.last > then)) << PAGE
 
     def touched(self, span: Span) -> int:
-        """When a memory was touched last; 0 for never."""
-        return int(self.last[self._places(span)].max()) if span[1] else 0
+        """When a memory was touched last; 0 for never. Its first and last page may be another's, too, and say nothing."""
+        if not span[1]:
+            return 0
+        pages = self.last[self._places(span)]
+        return int((pages[1:-1] if len(pages) > 2 else pages).max())
 
     def back(self, span: Span) -> int:
         """The bytes touched since a memory was touched last, its own included; -1 for never."""

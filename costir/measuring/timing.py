@@ -18,10 +18,19 @@ from costir.measuring.clock import HOST, Clock, HostClock
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of one call: the best round, and how much longer the median round took (0.05: 5 %)."""
+    """Seconds of one call.
+
+    Attributes:
+        best: the best round.
+        spread: how much longer the median round took (0.05: 5 %).
+        usual: the best round at the usual speed of the machine, whose clock goes up and down.
+        speed: how fast it was in the best round, against that.
+    """
 
     best: float
     spread: float
+    usual: float
+    speed: float
 
 
 def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002, most: float = 2.0,
@@ -38,24 +47,24 @@ def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002,
     function()
     once = clock.round(function, 1)
     loops = min(clock.most_loops, max(1, int(at_least / max(once, 1e-9) * 0.7)))
-    found = [once] if once >= 4 * at_least else []  # of a long call this was a round already
+    found = [(once, clock.speed)] if once >= 4 * at_least else []  # of a long call this was a round already
     first = time.perf_counter()
     while len(found) < rounds:
         took = clock.round(function, loops)
         if took < at_least * 0.6 and loops < clock.most_loops:
             loops = min(clock.most_loops, max(loops + 1, int(loops * min(at_least / max(took, 1e-9), 10))))
             continue
-        found.append(took / loops)
+        found.append((took / loops, clock.speed))
         if time.perf_counter() - first > most:
             break
-    best = min(found)
-    return Timed(best, statistics.median(found) / best - 1)
+    (best, speed), usual = min(found), [s * speed for s, speed in found]  # the clock's ups and downs are no noise
+    return Timed(best, statistics.median(usual) / min(usual) - 1, min(usual), speed)
 
 
 def one_by_one(
     function: Callable[[], Any], times: int, before: Callable[[], Any] | None = None, clock: HostClock = HOST
 ) -> float:
-    """Seconds of a call, each timed by itself, the median of several.
+    """Seconds of a call at the usual speed, each timed by itself, the median of several.
 
     Args:
         function: what to call.
@@ -64,12 +73,12 @@ def one_by_one(
         clock: whose seconds, and whether what else runs on the core counts.
     """
 
-    def once() -> float:
+    def once() -> tuple[float]:
         if before is not None:
             before()
-        return HOST.round(function, 1)
+        return (HOST.round(function, 1),)
 
-    return statistics.median(clock.when_quiet(once) for _ in range(times))
+    return statistics.median(clock.usual(once)[0] for _ in range(times))
 
 
 def entered(function: Callable[[], Any]) -> int:

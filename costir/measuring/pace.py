@@ -1,0 +1,88 @@
+"""How fast the machine is beside a run, against its calibration: a few of the calibration's own kernels, timed again.
+
+What the clock of a core does is seen by all of them alike, and by `quiet`. But products run at another clock than the rest, and
+memory is shared with what other machines do: both drift by a tenth from one quarter of an hour to the next. So the calibration
+is taken at today's pace, for products, for memory and for calls. The kernels are not those of the model, and few.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from costir.calibration import Calibration, Curve
+from costir.measuring.clock import HostClock
+from costir.measuring.kernels import kernels
+from costir.measuring.timing import timed
+
+Point = tuple[int, ...]
+AGAIN: Mapping[str, Mapping[str, Point]] = {
+    "product": {"mm_nn": (256, 256, 256), "mm_nt": (128, 1024, 1024), "mm_tn": (256, 1024, 128)},
+    "memory": {"copy_": (1 << 22,), "binary": (1 << 19,), "unary_": (1 << 20,)},
+    "call": {"unary": (256,), "clone": (256,), "exp": (16,)},
+}
+ROUNDS, AT_LEAST = 3, 0.001  # as calibration times them
+PRODUCTS = ("mm", "bmm", "attention", "conv", "grouped", "halves", "ragged", "depthwise", "lstm", "gru", "streamed")
+CODE = ("turn", "interrupted", "resumed", "frame", "node")  # curves of what calls lose
+NO_TIME = ("apart_", "bandwidth_", "functions", "lost", "away", "pulse", "shared")  # numbers that are no seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many times as long as when they were calibrated products, memory and calls take now."""
+
+    product: float = 1.0
+    memory: float = 1.0
+    call: float = 1.0
+
+
+def pace(c: Calibration, clock: HostClock) -> Pace:
+    """Time the kernels again; those that the calibration lacks are left out."""
+    known = {k.name: k for k in kernels()}
+
+    def longer(name: str, point: Point) -> float:
+        run = known[name].make(**dict(zip(known[name].axes, point, strict=True)))
+        return timed(run, ROUNDS, AT_LEAST, clock=clock).usual / c.curves[name].at(*point)
+
+    def together(found: Mapping[str, Point]) -> float:
+        logs = [math.log(longer(name, point)) for name, point in found.items() if name in c.curves]
+        return math.exp(math.fsum(logs) / len(logs)) if logs else 1.0
+
+    return Pace(**{kind: together(found) for kind, found in AGAIN.items()})
+
+
+def middle(*paces: Pace) -> Pace:
+    """The geometric mean of several."""
+    n = len(paces)
+    return Pace(*(math.prod(getattr(p, f.name) for p in paces) ** (1 / n) for f in dataclasses.fields(Pace)))
+
+
+def at_pace(c: Calibration, p: Pace) -> Calibration:
+    """The calibration as it would be now: of every time the part that is a call's at the pace of calls, the rest at its own."""
+    call = c.curves["unary"].seconds[0] if "unary" in c.curves else 0.0
+
+    def seconds(work: float) -> Callable[[float], float]:
+        return lambda s: min(s, call) * p.call + max(0.0, s - call) * work
+
+    def scaled(curve: Curve, by: Callable[[float], float]) -> Curve:
+        return Curve(curve.axes, curve.grid, tuple(map(by, curve.seconds)))
+
+    curves = {
+        name: scaled(
+            curve,
+            (lambda s: s * p.call)
+            if name.startswith(CODE)
+            else seconds(p.product if name.startswith(PRODUCTS) else p.memory),
+        )
+        for name, curve in c.curves.items()
+    }
+    numbers = {
+        k: v if k.startswith(NO_TIME) else v * (p.memory if k == "fresh" else p.call)
+        for k, v in c.numbers.items()
+    }
+    return dataclasses.replace(c, curves=curves, numbers=numbers)
+
+
+__all__ = ["Pace", "at_pace", "middle", "pace"]

@@ -107,14 +107,14 @@ def calibrate(
             clock.patience = PATIENCE[1]
             c.progress("what has left the caches", 0.75)
             lost, apart = interrupted(every, clock)
-            curve, functions = frames(clock)
+            curve, lines = frames(clock)
             curves |= {**lost, **aged(clock), "frame": curve, "node": nodes(clock)}
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
             rates = {"fp32": _fp32_rate(c, curves), **_rates(c)}
             c.progress("overheads", 0.95)
-            numbers = {**overheads(clock), "functions": functions, "fresh": _fresh(c), **apart}
+            numbers = {**overheads(clock), "lines": lines, "fresh": _fresh(c), **apart}
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)

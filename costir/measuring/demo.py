@@ -221,7 +221,7 @@ def _run(model: Subject, c: Calibration, bare: Callable[[], Any] | None = None) 
     """A step of a model; or a function alone, which then is what the model calls, with no module around it."""
     calls = model.record()
     costs = tuple(cost_of(r.call, Conventions())[0] for r in calls)
-    parts = tuple(Estimator(c).all(calls, 0 if bare else model.functions, costs))
+    parts = tuple(Estimator(c).all(calls, 0 if bare else model.lines, costs))
     predicted = math.fsum(e.total for e in parts) if bare else total(calls, parts, model.leaves, c)
     work = math.fsum(e.total - e.call - e.framework for e in parts)
     return _Run(bare or model.step, costs, parts, predicted, predicted - work)

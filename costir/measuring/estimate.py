@@ -17,7 +17,7 @@ from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
 LOOP = 1 << 20  # bytes
-WARM = 0.25  # of what a function costs where other modules ran before: what it costs again and again
+WARM = 0.25  # of what a line costs where other modules ran before: what it costs again and again
 SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
 INNER = 0.5  # of calls from C++: no code of Python comes between, and about half is lost
 
@@ -88,12 +88,12 @@ class Estimator:
         """
         return self._alone(r, cost)[0]
 
-    def all(self, calls: Sequence[Recorded], functions: int, costs: Sequence[Cost] | None = None) -> list[Estimate]:
+    def all(self, calls: Sequence[Recorded], lines: int, costs: Sequence[Cost] | None = None) -> list[Estimate]:
         """The calls of a step that is run again and again, with what each takes longer for what ran between.
 
         Args:
             calls: of one step.
-            functions: how many functions Python enters in its forward pass: they are spread evenly over what it calls there.
+            lines: how many lines of Python its forward pass comes to: they are spread evenly over what it calls there.
             costs: of the calls, where they are known already.
         """
         given: Sequence[Cost | None] = costs or [None] * len(calls)
@@ -102,12 +102,12 @@ class Estimator:
         pauses = _pauses(calls, [e.total for e, _ in alone])
         out = []
         called = sum(_from_python(r) for r in calls)
-        entered = functions / called if called else 0.0
+        each = lines / called if called else 0.0
         kinds = {r.call.op: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
             e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
-            out.append(self._apart(r, e, kinds, pause, entered if _from_python(r) else 0.0))
+            out.append(self._apart(r, e, kinds, pause, each if _from_python(r) else 0.0))
         return out
 
     def _alone(self, r: Recorded, cost: Cost | None) -> tuple[Estimate, list[Lookup]]:
@@ -132,13 +132,13 @@ class Estimator:
         fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
-    def _apart(self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, entered: float) -> Estimate:
+    def _apart(self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, lines: float) -> Estimate:
         """With what its own code and that of all operators have to be fetched for, and with what Python does before it.
 
-        `kinds` are the curves of operators, which say how much code each has; `entered` the functions that Python enters.
+        `kinds` are the curves of operators, which say how much code each has; `lines` the lines of Python.
         """
         numbers = self.c.numbers
-        around = self.interrupted("resumed", pause.last) + self._python(entered, pause.last[0])
+        around = self.interrupted("resumed", pause.last) + self._python(lines, pause.last[0])
         near = r.call.phase == "optimizer" and r.since < LOOP  # an optimizer's loop was timed as a loop
         own, curve = 0.0, kinds.get(r.call.op, "empty")
         if curve != "empty" and r.since > 0 and not near:  # the allocator's code runs all the time
@@ -166,13 +166,13 @@ class Estimator:
         """Seconds that a node of the backward pass takes longer, so many bytes after the forward pass has made it."""
         return self._read("node", size)
 
-    def _python(self, entered: float, moved: float) -> float:
-        """Seconds that Python takes to enter so many functions after an operator that moved so many bytes.
+    def _python(self, lines: float, moved: float) -> float:
+        """Seconds that so many lines of Python take after an operator that moved so many bytes.
 
         No more of them than a module has find their code gone; where there are many it is soon there again.
         """
-        cold = min(entered, self.c.numbers.get("functions", entered))
-        return cold * self._read("frame", moved) + (entered - cold) * self._read("frame", 0.0) * WARM
+        cold = min(lines, self.c.numbers.get("lines", lines))
+        return cold * self._read("frame", moved) + (lines - cold) * self._read("frame", 0.0) * WARM
 
     def interrupted(self, name: str, pause: tuple[float, float]) -> float:
         """Seconds for the bytes and seconds between."""

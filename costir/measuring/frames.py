@@ -1,6 +1,6 @@
-"""What Python itself takes between operators, by the number of functions that it enters.
+"""What Python itself takes between operators, by the number of its lines.
 
-A model's own code is not timed by anybody in advance. But how many functions a forward pass enters is counted, and what one
+A model's own code is not timed by anybody in advance. But how many lines a forward pass comes to is counted, and what one
 costs is measured on modules of torch.nn, each call with what it spends beside its operator: one kind after the other, as in a
 model, and after work whose memory has driven the interpreter's code out of the caches.
 """
@@ -21,16 +21,16 @@ from torch import nn
 from costir.calibration import Curve
 from costir.measuring.clock import HOST, HostClock
 from costir.measuring.interrupted import BYTES, Point, between, line
-from costir.measuring.timing import entered
+from costir.measuring.timing import lines
 
 ROUNDS = 6
 Call = Callable[[], Any]
 
 
 def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
-    """Seconds for each function that Python enters, by the bytes of work before; and how many a module enters on average."""
+    """Seconds for each line of Python, by the bytes of work before; and how many lines a module has on average."""
     with torch.no_grad():
-        pairs = [(module, plain, entered(module) - entered(plain)) for module, plain in _pairs()]
+        pairs = [(module, plain, lines(module) - lines(plain)) for module, plain in _pairs()]
         memory = torch.ones(BYTES[-1] // 4)
         found: dict[Point, float] = {}
         for size in BYTES:
@@ -40,15 +40,15 @@ def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
     return line("bytes", found), statistics.fmean(n for *_, n in pairs)
 
 
-def _sample(work: Call, module: Call, plain: Call, functions: int) -> tuple[float]:
-    """What a module takes longer than its operator, for each function that it enters."""
+def _sample(work: Call, module: Call, plain: Call, number: int) -> tuple[float]:
+    """What a module takes longer than its operator, for each of its lines."""
     times: list[float] = []
     for call in (module, plain):
         work()
         began = time.perf_counter()
         call()
         times.append(time.perf_counter() - began)
-    return ((times[0] - times[1]) / functions,)
+    return ((times[0] - times[1]) / number,)
 
 
 def _pairs() -> Sequence[tuple[Call, Call]]:

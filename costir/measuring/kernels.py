@@ -73,6 +73,12 @@ def _rows(name: str, make: Callable[[Tensor], Run], rows: tuple[int, ...] = ROWS
 aten = torch.ops.aten
 
 
+def _future(n: int) -> Tensor:
+    """The mask of a causal attention, 64 x 64 where n numbers are as many."""
+    edge = 1 << min(6, (n.bit_length() - 1) // 2)
+    return torch.ones(edge, edge).triu(1) > 0
+
+
 def _unary(name: str) -> Callable[[Tensor, Tensor], Run]:
     f = getattr(torch, name)
     return lambda x, y: lambda: f(x)
@@ -103,7 +109,7 @@ POINTWISE: dict[str, Callable[[Tensor, Tensor], Run]] = {
     "empty": lambda x, y: lambda: torch.empty(x.shape[0]),
     "compare": lambda x, y: lambda: x > y,
     "where": lambda x, y: (lambda m: lambda: torch.where(m, x, y))(torch.arange(len(x)) % 128 > 64),
-    "masked_fill": lambda x, y: (lambda m: lambda: x.masked_fill(m, 0.0))(torch.arange(len(x)) % 128 > 64),
+    "masked_fill": lambda x, y: (lambda m: lambda: x.view(-1, *m.shape).masked_fill(m, 0.0))(_future(len(x))),
     "sum": lambda x, y: lambda: x.sum(),
     "addcmul_": lambda x, y: lambda: x.addcmul_(y, y, value=1e-9),
     "addcdiv_": lambda x, y: (lambda z: lambda: x.addcdiv_(y, z, value=1e-9))(y + 1),
@@ -150,6 +156,7 @@ def _embedding_backward(x: Tensor) -> Run:
 
 BY_ROWS: dict[str, Callable[[Tensor], Run]] = {
     "softmax": lambda x: lambda: x.softmax(-1),
+    "safe_softmax": lambda x: lambda: aten._safe_softmax(x, -1),
     "log_softmax": lambda x: lambda: x.log_softmax(-1),
     "softmax_backward": _softmax_backward(False),
     "log_softmax_backward": _softmax_backward(True),
@@ -159,6 +166,7 @@ BY_ROWS: dict[str, Callable[[Tensor], Run]] = {
     "sum_rows": lambda x: lambda: x.sum(0),
     "max_columns": lambda x: lambda: x.max(-1),
     "broadcast": lambda x: (lambda b: lambda: x + b)(rand(x.shape[1])),
+    "expanded": lambda x: (lambda y: lambda: y * 2.0)(x[:, :1].expand_as(x)),
     "bias": lambda x: (lambda b: lambda: x.copy_(b.expand_as(x)))(rand(x.shape[1])),
     "transposed": lambda x: lambda: x.t().contiguous(),
     "strided": lambda x: (lambda y: lambda: y.contiguous())(rand(x.shape[0], 3 * x.shape[1])[:, : x.shape[1]]),

@@ -90,12 +90,13 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
         found = _by_rows(_ROWS[name], call.inputs[0] if call.inputs else call.outputs[0])
         return [replace(found, alike=name in _OTHER_WORK)]
     if name in ("sum", "mean", "amax", "amin", "var", "norm", "linalg_vector_norm", "var_mean", "prod", "any", "all"):
-        return [_reduction(call)]
+        divided = [Lookup("unary_", (n,))] if name == "mean" else []  # the sum, in place
+        return [_reduction(call), *divided]
     if name in ("addcmul", "addcdiv", "lerp") and not inplace:
         return [Lookup("binary", (n,), 1.5, alike=True)]  # three read, one written
     operands = [t for t in call.inputs if _numel(t) > 1]
     if name == "div" and len(operands) < 2:  # by a number: multiplied by one over it
-        return [_arithmetic(call, operands, inplace, n)]
+        return [_arithmetic(call, operands, strides, inplace, n)]
     if name in _SAME:
         return [Lookup(_SAME[name], (n,))]
     if name in _COMPARE:
@@ -103,7 +104,7 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
     if name in _COPIES:
         return [_copy(call, strides, inplace, n)]
     if name in ("add", "sub", "mul", "rsub", "maximum", "minimum", "square", "addcmul"):
-        return [_arithmetic(call, operands, inplace, n)]
+        return [_arithmetic(call, operands, strides, inplace, n)]
     if cost.special != 0:
         return [Lookup("exp", (n,), float(cost.special) / max(n, 1), alike=True)]
     return [
@@ -124,7 +125,12 @@ def _shape(t: Tensor) -> tuple[int, ...]:
     return tuple(int(d) for d in t.shape)
 
 
-def _arithmetic(call: Call, operands: list[Tensor], inplace: bool, n: int) -> Lookup:
+def _arithmetic(call: Call, operands: list[Tensor], strides: Strides, inplace: bool, n: int) -> Lookup:
+    if len(operands) == 1 and operands[0].expanded and not inplace:
+        return Lookup("expanded", _repeated(operands[0]))
+    across = _across(strides, operands) if len(operands) == 2 else 0
+    if across and not inplace:  # at every step the memory of one of both is somewhere else
+        return Lookup("transposed", (n / across, across))
     full = [t for t in operands if _numel(t) == n and not t.expanded]
     if len(operands) > 1 and len(full) < len(operands) and not inplace and call.outputs:
         return Lookup("broadcast", _rows_of(call.outputs[0]))
@@ -135,6 +141,25 @@ def _rows_of(t: Tensor) -> tuple[float, float]:
     shape = _shape(t)
     columns = shape[-1] if shape else 1
     return math.prod(shape) / max(columns, 1), columns
+
+
+def _repeated(t: Tensor) -> tuple[float, float]:
+    """Of numbers that are repeated: how many there are, and how often."""
+    shape, last = _shape(t), len(t.shape)
+    while last and last - 1 in t.expanded:
+        last -= 1
+    return math.prod(shape[:last]), math.prod(shape[last:])
+
+
+def _across(strides: Strides, operands: list[Tensor]) -> int:
+    """How long the dimension is that lies together in the second operand, where another one does in the first; 0 where none."""
+    both = [
+        next((i for i, (s, d) in enumerate(zip(steps, _shape(t), strict=False)) if s == 1 and d > 1), None)
+        for steps, t in zip(strides, operands, strict=False)
+    ]
+    if len(both) < 2 or None in both or both[0] == both[1] or len(operands[0].shape) != len(operands[1].shape):
+        return 0
+    return _shape(operands[1])[both[1]]  # type: ignore[index]
 
 
 def _by_rows(curve: str, t: Tensor) -> Lookup:
@@ -326,18 +351,6 @@ def _gelu(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
     return rule
 
 
-def _safe_softmax(call: Call, strides: Strides) -> list[Lookup]:
-    """A softmax, and a look for rows of nothing but minus infinity."""
-    rows, columns = _rows_of(call.outputs[0])
-    n = rows * columns
-    return [
-        Lookup("softmax", (rows, columns)),
-        Lookup("compare", (n,)),
-        Lookup("sum_columns", (rows, columns)),
-        Lookup("where", (n,)),
-    ]
-
-
 def _power(call: Call, strides: Strides) -> list[Lookup]:
     square = call.args.get("exponent") in (2, 2.0)
     return [Lookup("pow2" if square else "pow", (_numel(call.outputs[0]),))]
@@ -367,7 +380,7 @@ _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
     "native_batch_norm_backward": _image("batch_norm_backward"), "native_group_norm": _group_norm("layer_norm", 0),
     "native_group_norm_backward": _group_norm("layer_norm_backward", 1),
     "_transformer_encoder_layer_fwd": _encoder_layer, "_native_multi_head_attention": _attention_layer, "gelu": _gelu(False),
-    "gelu_backward": _gelu(True), "pow": _power, "_safe_softmax": _safe_softmax, "mkldnn_rnn_layer": _recurrent,
+    "gelu_backward": _gelu(True), "pow": _power, "_safe_softmax": lambda c, s: [Lookup("safe_softmax", _rows_of(c.outputs[0]))], "mkldnn_rnn_layer": _recurrent,
 }  # fmt: skip
 
 

@@ -164,7 +164,7 @@ def calibration_of(chip: Chip) -> Calibration:
 
 
 def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, phase: str = "forward",
-            optimizer: Optimizer | None = None, rounds: int = 20, operators: bool = True) -> Measurement:  # fmt: skip
+            optimizer: Optimizer | None = None, rounds: int = 50, operators: bool = True) -> Measurement:  # fmt: skip
     """Run a model and set its time beside the bound and the estimate.
 
     Args:
@@ -188,7 +188,7 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         model = subject(family, point, phase, optimizer)
         calls = model.record()
         wall, cpu = time.perf_counter(), time.process_time()
-        found = timed(model.step, rounds, 0.01, 4.0, clock)
+        found = timed(model.step, rounds, 0.01, 3.0, clock)
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
         unlike = _unlike(c)
@@ -199,7 +199,7 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     each = [
         row_of(r, s if s is None else s * scale, parts, chip, c, saved)
         for r, s, parts, saved in zip(
-            calls, seconds, Estimator(today, rates_of(chip)).all(calls, model.functions), _fusable(calls, c), strict=True
+            calls, seconds, Estimator(today, rates_of(chip)).all(calls, model.lines), _fusable(calls, c), strict=True
         )
     ]
     rows = tuple(_now(row, found.speed) for row in _grouped(each))

@@ -26,7 +26,7 @@ AGAIN: Mapping[str, Mapping[str, Point]] = {
 ROUNDS, AT_LEAST = 3, 0.001  # as calibration times them
 PRODUCTS = ("mm", "bmm", "attention", "conv", "grouped", "halves", "ragged", "depthwise", "lstm", "gru", "streamed")
 CODE = ("turn", "interrupted", "resumed", "frame", "node")  # curves of what calls lose
-NO_TIME = ("apart_", "bandwidth_", "functions", "lost", "away", "pulse", "shared")  # numbers that are no seconds
+NO_TIME = ("apart_", "bandwidth_", "lines", "lost", "away", "pulse", "shared")  # numbers that are no seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.profiler import profile
+from torch.autograd.profiler import profile, record_function
 
 from costir.measuring.clock import HOST, HostClock
 from costir.measuring.lookup import VIEWS
@@ -21,6 +21,7 @@ from costir.measuring.subject import Recorded
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library announces every start and stop
 RUNS = 7
+STEP = "costir: a step"
 AHEAD = 60  # events: a call without an event of its own must not take one from much later
 
 
@@ -77,8 +78,12 @@ def _names(r: Recorded) -> tuple[str, ...]:
 def events(step: Callable[[], Any]) -> list[Event]:
     """What one step ran, in the order in which it began."""
     with profile(use_kineto=True) as found:
-        step()
+        torch.zeros(1)  # the first event waits for the profiler
+        with record_function(STEP):
+            step()
     seen = [e for e in found.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CPU]
+    begins = next((e.start_ns() for e in seen if e.name() == STEP), 0)
+    seen = [e for e in seen if e.start_ns() >= begins and e.name() != STEP]
     first = min((e.start_ns() for e in seen), default=0)  # seconds since 1970 in a float are only good to 0.2 us
     out = []
     for e in seen:

@@ -21,7 +21,8 @@ class Reuse:
     """What a call finds in the caches: distinct bytes that were touched between.
 
     Attributes:
-        reads, writes: since each operand's and each result's memory was touched, itself included; -1 for never.
+        reads, writes: since each operand's and each result's memory was touched, itself included; a whole step for what was not
+            touched in any before; -1 for what has no memory.
         since, others: since this operator ran: bytes, and which others ran.
         moved: what the call touches itself.
         read, made: how many calls ago the memory was touched; 0 where it was not.
@@ -43,18 +44,21 @@ def reuse(ops: Sequence[str], *steps: Spans) -> tuple[list[Reuse], int]:
     memory. Memory is followed in pages of 4 kB; a view touches none.
     """
     played = steps if len(steps) > 1 else steps * 2
-    pages = _Pages(s for spans in steps for both in spans for part in both for s in part)
+    views = [op.partition(".")[2].partition(".")[0] in VIEWS for op in ops]
+    pages = _Pages((s for spans in steps for both in spans for part in both for s in part), len(ops) - sum(views))
     ran: dict[str, int] = {}  # in the order in which they ran last
     at: dict[int, int] = {}  # which call, by the time
     rounds: list[list[Reuse]] = []
     for k, spans in enumerate(played):
         rounds.append([])
-        for i, (op, (reads, writes)) in enumerate(zip(ops, spans, strict=True), k * len(ops)):
-            if op.partition(".")[2].partition(".")[0] in VIEWS:
+        for i, (op, view, (reads, writes)) in enumerate(zip(ops, views, spans, strict=True), k * len(ops)):
+            if view:
                 rounds[-1].append(Reuse((-1,) * len(reads), (-1,) * len(writes), 0, (), 0))
                 continue
             far, out = (tuple(pages.back(s) for s in part) for part in (reads, writes))
-            ages = [tuple(i - at[t] if (t := pages.touched(s)) else 0 for s in part) for part in (reads, writes)]
+            ages = [
+                tuple(i - at[t] if (t := pages.touched(s)) else len(ops) * (s[1] > 0) for s in part) for part in (reads, writes)
+            ]
             before = ran.pop(op, None)
             later = () if before is None else tuple(k for k, t in ran.items() if t > before)
             since = 0 if before is None else pages.since(before)
@@ -78,9 +82,10 @@ def _usual(found: Sequence[Reuse]) -> Reuse:
 
 
 class _Pages:
-    """When each page of memory was touched last."""
+    """When each page of memory was touched last, in steps of so many calls."""
 
-    def __init__(self, spans: Iterable[Span]) -> None:
+    def __init__(self, spans: Iterable[Span], step: int) -> None:
+        self.step = step
         numbers = {p for address, size in spans if size for p in _numbers(address, size)}
         self.known = np.array(sorted(numbers), dtype=np.int64)
         self.last = np.zeros(len(self.known), dtype=np.int64)  # 0: never
@@ -104,10 +109,12 @@ class _Pages:
         return int((pages[1:-1] if len(pages) > 2 else pages).max())
 
     def back(self, span: Span) -> int:
-        """The bytes touched since a memory was touched last, its own included; -1 for never."""
+        """The bytes touched since a memory was touched last, its own included; for never, those of a step."""
+        if not span[1]:
+            return 0
         last = self.touched(span)
         if not last:
-            return -1 if span[1] else 0
+            return self.since(self.now - self.step) + span[1]
         rounded = len(_numbers(*span)) << PAGE  # its own bytes are known better than by pages
         return self.since(last - 1) - rounded + span[1]
 

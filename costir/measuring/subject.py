@@ -18,7 +18,7 @@ from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
 from costir.measuring.reuse import Span, reuse
-from costir.measuring.timing import entered
+from costir.measuring.timing import lines
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
@@ -66,7 +66,7 @@ class Subject:
         module: with real parameters.
         step: runs the phase once.
         modules: how many modules are called in one step.
-        functions: how many functions Python enters in its forward pass.
+        lines: how many lines of Python its forward pass comes to.
         leaves: how many parameters get a gradient in one step.
     """
 
@@ -77,7 +77,7 @@ class Subject:
     step: Callable[[], Any]
     record: Callable[..., list[Recorded]]
     modules: int
-    functions: int
+    lines: int
     leaves: int
 
 
@@ -99,9 +99,9 @@ def subject(family: Family, sizes: Mapping[str, int], phase: str, optimizer: tra
     stepper = trace.stepper_of(optimizer or family.optimizer or trace.OPTIMIZERS["adamw"], module) if phase == "train" else None
     runs = _Runs(family, module, args, kwargs, phase, stepper)
     runs.step()
-    modules, functions = runs.count(), entered(runs.forward)
+    modules, number = runs.count(), lines(runs.forward)
     leaves = sum(p.requires_grad for p in module.parameters()) if phase != "forward" else 0
-    return Subject(family, dict(sizes), phase, module, runs.step, runs.record, modules, functions, leaves)
+    return Subject(family, dict(sizes), phase, module, runs.step, runs.record, modules, number, leaves)
 
 
 def _ours(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from costir.calibration import Calibration
 from costir.cost import cost_of
 from costir.ir import Call, Conventions, Cost, Tensor
-from costir.measuring.lookup import HEAVY, PICKED, VIEWS, Lookup, lookups, of_type
+from costir.measuring.lookup import HEAVY, PICKED, PRODUCTS, VIEWS, Lookup, lookups, of_type
 from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
@@ -208,8 +208,10 @@ class Estimator:
             rows = self._rows(read.pop(call.inputs[0].ref), *found[0].sizes)
         held = sum(m.nbytes for m in (*read.values(), *written.values()))
         weights = [m for m in read.values() if m.role in ("weight", "state", "grad") and found[0].curve.startswith("mm")]
-        product = "mm" in found[0].curve
-        uses = ("first", "sum" if len(found) > 1 else "result") if product else ("read", "update" if inplace else "write")
+        product = found[0].curve.startswith(PRODUCTS)  # they copy their operands, and their results, before and after they work
+        uses = ("read", "update" if inplace else "write")
+        if "mm" in found[0].curve:
+            uses = ("first", "sum" if len(found) > 1 else "result")
         others = [(m, uses[0], "read") for m in read.values() if m not in weights]
         others += [(m, uses[1], "update" if inplace else "write") for m in written.values()]
         levels = [self._levels(m, held, f"far_{use}", f"aged_{kind}") for m, use, kind in others]

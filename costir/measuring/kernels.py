@@ -357,7 +357,7 @@ def _products() -> list[Kernel]:
 def _convolutions() -> list[Kernel]:
     channels = {"inside": (16, 64, 256), "outside": (16, 64, 256)}
     whole = {"side": (4, 14, 32, 96), **channels, "inside": (3, 16, 64, 256)}
-    strided = {"side": (4, 14, 48), **channels}
+    strided = {"side": (4, 14, 48), **channels}  # of the result
     grouped = {"side": (4, 14, 56), "width": (8, 16, 32), "groups": (4, 16)}
     halves = {**grouped, "width": (4, 12, 20)}  # channels of a group that fill half a block of the library's at the end
     ragged = {**grouped, "width": (6, 18)}  # those that fill less, or more
@@ -368,7 +368,7 @@ def _convolutions() -> list[Kernel]:
             kernel
             for suffix, b in BOTH
             for kernel in (
-                Kernel(f"conv1_strided{suffix}", strided, _conv(1, b, 2)),
+                *(Kernel(f"conv{k}_strided{suffix}", strided, _conv(k, b, 2)) for k in (1, 3)),
                 Kernel(f"grouped{suffix}", grouped, _grouped(b)),
                 Kernel(f"halves{suffix}", halves, _grouped(b)),
                 Kernel(f"ragged{suffix}", ragged, _grouped(b)),

@@ -252,10 +252,9 @@ def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
         if backward and _first_mask(call) is False:  # of a first layer: nobody wants the gradient of its input
             return [Lookup("conv3_backward", (side, w[1], out[1]), 0.5 * kernel / 9)]
         steps = call.args.get("stride", 1)
-        if kernel == 1 and (max(steps) if isinstance(steps, tuple) else steps) != 1:
-            return [Lookup("conv1_strided" + suffix, (side, w[1], out[1]))]
+        strided = "_strided" if (max(steps) if isinstance(steps, tuple) else steps) != 1 else ""
         base = 1 if kernel == 1 else 3
-        return [Lookup(f"conv{base}{suffix}", (side, w[1], out[1]), kernel / base**2)]
+        return [Lookup(f"conv{base}{strided}{suffix}", (side, w[1], out[1]), kernel / base**2)]
 
     return rule
 
@@ -384,7 +383,7 @@ _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
 }  # fmt: skip
 
 
-_PRODUCTS = ("mm_", "bmm_", "attention", "conv", "depthwise", "grouped", "halves", "ragged", "lstm", "gru")
+PRODUCTS = ("mm_", "bmm_", "attention", "conv", "depthwise", "grouped", "halves", "ragged", "lstm", "gru")
 _PARTS = {"complex64": ("fp32", 4), "complex128": ("fp64", 4)}  # a product of complex numbers is four of their parts
 
 
@@ -401,7 +400,7 @@ def of_type(x: Lookup, call: Call, rates: Mapping[str, float]) -> Lookup:
         return x
     widest = max(used, key=lambda t: int(t.itemsize))
     key, products = _PARTS.get(widest.dtype, (rate_key(widest.dtype), 1))
-    if x.curve.startswith(_PRODUCTS):
+    if x.curve.startswith(PRODUCTS):
         slower = products * rates["fp32"] / rates[key] if {"fp32", key} <= rates.keys() else products
         return replace(x, times=x.times * slower, alike=True)
     wider = max(1.0, int(widest.itemsize) / 4)

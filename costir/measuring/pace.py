@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from costir.calibration import Calibration, Curve
 from costir.measuring.clock import HostClock
 from costir.measuring.kernels import kernels
+from costir.measuring.lookup import PRODUCTS
 from costir.measuring.timing import timed
 
 Point = tuple[int, ...]
@@ -24,7 +25,6 @@ AGAIN: Mapping[str, Mapping[str, Point]] = {
     "call": {"unary": (256,), "clone": (256,), "exp": (16,)},
 }
 ROUNDS, AT_LEAST = 3, 0.001  # as calibration times them
-PRODUCTS = ("mm", "bmm", "attention", "conv", "grouped", "halves", "ragged", "depthwise", "lstm", "gru", "streamed")
 CODE = ("turn", "interrupted", "resumed", "frame", "node")  # curves of what calls lose
 NO_TIME = ("apart_", "bandwidth_", "lines", "lost", "away", "pulse", "shared")  # numbers that are no seconds
 
@@ -74,7 +74,7 @@ def at_pace(c: Calibration, p: Pace) -> Calibration:
             curve,
             (lambda s: s * p.call)
             if name.startswith(CODE)
-            else seconds(p.product if name.startswith(PRODUCTS) else p.memory),
+            else seconds(p.product if name.startswith((*PRODUCTS, "streamed")) else p.memory),
         )
         for name, curve in c.curves.items()
     }

@@ -33,18 +33,18 @@ def measure(o: argparse.Namespace) -> int:
     if len(points[0]) > 1:
         raise CostirError("one size is swept at a time", "give one --sweep")
     from costir.measuring.api import runnable
-    from costir.measuring.measure import calibration_of
+    from costir.measuring.measure import PATIENCE, calibration_of, clock_of
     from costir.measuring.measure import measure as run
     from costir.measuring.why import why
     from costir.trace import named_optimizer
 
-    calibration_of(chip)
-    sizes = size_values(o.size)
+    calibration = calibration_of(chip)
+    sizes, one = size_values(o.size), len(points) == 1
     with commands.quiet(o.debug), commands.progress(f"measuring {o.subject}"):
         family = runnable(o.subject, None, sizes, o.phase, o.dtype or "", o.model or "", tuple(o.input))
-        found = [
-            run(family, chip, {**sizes, **p}, o.phase, named_optimizer(o.optimizer), operators=len(points) == 1) for p in points
-        ]
+        clock = clock_of(calibration, PATIENCE * (1 if one else 2))
+        optimizer = named_optimizer(o.optimizer)
+        found = [run(family, chip, {**sizes, **p}, o.phase, optimizer, one, clock) for p in points]
     swept = next(iter(points[0]), "")
     commands.emit(measure_views.measured(found, swept, why(found[0]) if o.why else None, brief=not o.all), name, o)
     if picture is not None:

@@ -32,9 +32,10 @@ from costir.measuring.demo_records import MEMORY, WAYS, Demo, Fusion, Product, R
 from costir.measuring.estimate import Estimate, Estimator, total
 from costir.measuring.estimate import bandwidth as best_bandwidth
 from costir.measuring.lesson import SIZES, gpt
-from costir.measuring.measure import LOADED, _loaded, calibration_of
+from costir.measuring.measure import LOADED, calibration_of, clock_of
+from costir.measuring.pace import Pace, at_pace, pace
 from costir.measuring.subject import Subject, one_thread, subject
-from costir.measuring.timing import timed
+from costir.measuring.timing import Timed, timed
 from costir.symbolic import show
 
 EDGES = tuple(1 << p for p in range(3, 11))
@@ -44,6 +45,7 @@ COLUMNS = 1024
 BATCHES = tuple(1 << p for p in range(8))
 WIDTHS = tuple(1 << p for p in range(5, 11))
 FLOAT = 4  # bytes
+PATIENCE = 3.0  # seconds for waiting for quiet moments
 
 
 # ----------------------------------------------------------------------------------------------------------- experiments
@@ -57,14 +59,14 @@ def matmul(chip: Chip, edges: Sequence[int] = EDGES) -> Demo:
     """
     c, peak = _ready(chip), float(chip.matmul_rate("float32"))
 
-    def run(n: int) -> Product:
-        found = _bare(c, torch.mm, (torch.rand(n, n), torch.rand(n, n)))
-        flops = found.sum("flops")
-        return Product(found.predicted, found.time(7, 0.6), n, flops, flops / found.sum("nbytes"), peak)
+    def run(machine: _Session, n: int) -> Product:
+        found = _bare(machine.today, torch.mm, (torch.rand(n, n), torch.rand(n, n)))
+        flops, seen = found.sum("flops"), machine.time(found, 7, 0.6)
+        return Product(found.predicted / seen.speed, seen.best, n, flops, flops / found.sum("nbytes"), peak)
 
     known = analyze(lambda n=64: (_Function(torch.mm), (torch.empty(n, n), torch.empty(n, n)), {}))
     with _session(c) as machine:
-        rows = [run(n) for n in edges]
+        rows = [run(machine, n) for n in edges]
     return machine.demo("matmul", rows, {"flops": show(known.flops), "intensity": show(known.intensity)})
 
 
@@ -72,14 +74,17 @@ def bandwidth(chip: Chip, arrays: Sequence[int] = ARRAYS) -> Demo:
     """An array scaled in place; its time is never predicted below that of its traffic at the best bandwidth of its size."""
     c, levels = _ready(chip), caches() or _calibrated_caches(chip)
 
-    def run(n: int) -> Scaling:
-        found = _bare(c, lambda x: x.mul_(1.0), (torch.ones(n),))  # by 1: smaller and smaller numbers would become slow ones
+    def run(machine: _Session, n: int) -> Scaling:
+        found = _bare(
+            machine.today, lambda x: x.mul_(1.0), (torch.ones(n),)
+        )  # by 1: ever smaller numbers would become slow ones
         moved, best = found.sum("nbytes"), best_bandwidth(c, FLOAT * n)
         level = next((name for name, size in levels if FLOAT * n <= size), MEMORY)
-        return Scaling(max(found.predicted, moved / best), found.time(5, 0.6), n, level, moved, best)
+        seen = machine.time(found, 5, 0.6)
+        return Scaling(max(found.predicted / seen.speed, moved / best), seen.best, n, level, moved, best)
 
     with _session(c) as machine:
-        rows = [run(n) for n in arrays]
+        rows = [run(machine, n) for n in arrays]
     return machine.demo("bandwidth", rows)
 
 
@@ -88,14 +93,15 @@ def fusion(chip: Chip, sizes: Sequence[int] = FUSED, columns: int = COLUMNS) -> 
     c = _ready(chip)
     known = {name: tuple(_analysed(pair.operands, f) for f in (pair.separate, pair.together)) for name, pair in PAIRS.items()}
 
-    def run(name: str, n: int) -> Fusion:
+    def run(machine: _Session, name: str, n: int) -> Fusion:
         pair = PAIRS[name]
         operands = tuple(torch.rand(n // columns, columns) for _ in range(pair.operands))
         passes = [float(a.at(R=n // columns, C=columns).bytes) / (FLOAT * n) for a in known[name]]
-        return Fusion(name, n, _way(c, pair.separate, operands, passes[0]), _way(c, pair.together, operands, passes[1]))
+        ways = (_way(machine, f, operands, k) for f, k in zip((pair.separate, pair.together), passes, strict=True))
+        return Fusion(name, n, *ways)
 
     with _session(c) as machine:
-        rows = [run(name, n) for name in PAIRS for n in sizes]
+        rows = [run(machine, name, n) for name in PAIRS for n in sizes]
     formulas = {f"{name}, {way}": show(a.bytes) for name, both in known.items() for way, a in zip(WAYS, both, strict=True)}
     return machine.demo("fusion", rows, formulas)
 
@@ -118,14 +124,15 @@ DEMOS: Mapping[str, Callable[[Chip], Demo]] = {
 def _steps(name: str, chip: Chip, over: str, values: Sequence[int], sizes: Mapping[str, int]) -> Demo:
     c, peak = _ready(chip), float(chip.matmul_rate("float32"))
 
-    def run(value: int) -> Step:
+    def run(machine: _Session, value: int) -> Step:
         family = gpt(**{**sizes, over: value})
-        found = _run(subject(family, family.sizes, "train"), c)
-        measured, share = found.time(5, 1.0), found.overhead / found.predicted
-        return Step(found.predicted, measured, value, len(found.parts), found.sum("flops"), found.sum("matmul"), share, peak)
+        found = _run(subject(family, family.sizes, "train"), machine.today)
+        seen, share = machine.time(found, 15, 1.0), found.overhead / found.predicted
+        flops, products = found.sum("flops"), found.sum("matmul")
+        return Step(found.predicted / seen.speed, seen.best, value, len(found.parts), flops, products, share, peak)
 
     with _session(c) as machine:
-        rows = [run(v) for v in values]
+        rows = [run(machine, v) for v in values]
     return machine.demo(name, rows, sizes={n: v for n, v in sizes.items() if n != over})
 
 
@@ -164,12 +171,13 @@ def _analysed(operands: int, function: Callable[..., Tensor]) -> Analysis:
     return analyze(lambda R=64, C=128: (_Function(function), tuple(torch.empty(R, C) for _ in range(operands)), {}))
 
 
-def _way(c: Calibration, function: Callable[..., Tensor], operands: tuple[Tensor, ...], passes: float) -> Way:
+def _way(machine: _Session, function: Callable[..., Tensor], operands: tuple[Tensor, ...], passes: float) -> Way:
+    c = machine.today
     found = _bare(c, function, operands)
     special = sum(_beyond_traffic(c, e, cost) for e, cost in zip(found.parts, found.costs, strict=True) if cost.special != 0)
     fresh, call = (math.fsum(getattr(e, k) for e in found.parts) for k in ("fresh", "call"))
-    whole = found.predicted
-    return Way(whole, found.time(5, 0.8), passes, special / whole, fresh / whole, call / whole)
+    whole, seen = found.predicted, machine.time(found, 5, 0.8)
+    return Way(whole / seen.speed, seen.best, passes, special / whole, fresh / whole, call / whole)
 
 
 def _beyond_traffic(c: Calibration, e: Estimate, cost: Cost) -> float:
@@ -207,10 +215,6 @@ class _Run:
     parts: tuple[Estimate, ...]
     predicted: float
     overhead: float
-
-    def time(self, rounds: int, most: float) -> float:
-        """Seconds of the best round; no further one is begun after `most` seconds."""
-        return timed(self.function, rounds, 0.005, most).best
 
     def sum(self, quantity: str) -> float:
         """A quantity of the costs over all operators."""
@@ -256,15 +260,20 @@ class _Session:
     """A time in which experiments run, and how busy the machine was: at its ends, and by the share of a core that was had."""
 
     def __init__(self, c: Calibration) -> None:
-        self.c = c
-        self.loads = [_loaded(c)]
+        self.c, self.clock = c, clock_of(c, PATIENCE)
+        self.paces: list[Pace] = [pace(c, self.clock)]
+        self.today = at_pace(c, self.paces[0])
         self.began, self.used = time.perf_counter(), time.process_time()
 
     def close(self) -> None:
         """Look at the machine again."""
         used, took = time.process_time() - self.used, time.perf_counter() - self.began
         self.core = min(1.0, used / took)
-        self.loads.append(_loaded(self.c))
+        self.paces.append(pace(self.c, self.clock))
+
+    def time(self, run: _Run, rounds: int, most: float) -> Timed:
+        """Seconds of the best round; no further one is begun after `most` seconds."""
+        return timed(run.function, rounds, 0.005, most, self.clock)
 
     def demo(
         self, name: str, rows: Sequence[Row], formulas: Mapping[str, str] | None = None, sizes: Mapping[str, int] | None = None
@@ -273,7 +282,7 @@ class _Session:
         here = {"cpu": cpu_name(), "torch": torch.__version__}
         then = {k: self.c.about.get(k, "?") for k in here}
         differs = {k: (then[k], now) for k, now in here.items() if then[k] != now}
-        loaded = max(self.loads, key=abs)
+        loaded = max((p.loaded for p in self.paces), key=abs)
         busy = "slower" if loaded > LOADED else "faster" if loaded < -LOADED else "shared" if self.core < 1 - LOADED else ""
         return Demo(name, tuple(rows), sizes or {}, formulas or {}, loaded, self.core, differs, busy)
 

@@ -166,9 +166,7 @@ def between(size: int, microseconds: int, memory: torch.Tensor | None = None) ->
     return run
 
 
-def _surfaces(
-    calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float], clock: HostClock
-) -> tuple[Curve, Curve]:
+def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float], clock: HostClock) -> tuple[Curve, Curve]:
     """What an average operator takes longer after work between, one after the other; and the first one, beyond that.
 
     The first is always the same, one with little code of its own. Passes go over all points: so what disturbs the machine for a

@@ -10,9 +10,10 @@ from costir.chip import Chip
 from costir.errors import SizeError
 from costir.load.family import Family
 from costir.measuring.estimate import bandwidth
-from costir.measuring.measure import Measurement, calibration_of, measure
+from costir.measuring.measure import Measurement, calibration_of, clock_of, measure
 
 ENDS = 3  # points at each end that make a straight part
+PATIENCE = 20.0  # seconds for waiting for quiet moments
 BENT = 0.25  # of a slope: further from a whole number it is not straight
 
 
@@ -51,7 +52,8 @@ def knee(family: Family, chip: Chip, unknown: str, around: float, sizes: Mapping
         raise SizeError(f"{family.name} has no size {unknown!r} to sweep", f"sizes: {', '.join(base)}")
     top = 2 ** max(5, math.ceil(math.log2(max(around, 1.0))) + 4)
     swept = [2**i for i in range(int(math.log2(top)) + 1)]
-    found = [measure(family, chip, {**base, unknown: v}, phase, rounds=20, operators=False) for v in swept]
+    clock = clock_of(calibration_of(chip), PATIENCE)
+    found = [measure(family, chip, {**base, unknown: v}, phase, operators=False, clock=clock) for v in swept]
     points = tuple((v, m.measured) for v, m in zip(swept, found, strict=True))
     return Knee(unknown, points, *crossing(points), tuple(found))
 

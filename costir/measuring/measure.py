@@ -25,11 +25,10 @@ from costir.errors import ChipError
 from costir.ir import Call, Conventions, Cost
 from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
-from costir.measuring.clock import HOST, HostClock
 from costir.measuring.estimate import Estimate, Estimator, bandwidth, fastest, total
 from costir.measuring.pace import at_pace, middle, pace
 from costir.measuring.profile import in_place
-from costir.measuring.quiet import QuietClock
+from costir.measuring.quiet import SHARED, QuietClock
 from costir.measuring.subject import Recorded, one_thread, subject
 from costir.measuring.timing import timed
 from costir.roofline import times
@@ -37,12 +36,11 @@ from costir.trace import Optimizer
 
 SHARE = 0.01  # operators below this share of the time are left out of the medians
 LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
-CROWDED = 0.40  # the same of memory
-REFERENCE, COPIED = 256, 1 << 22
 AWAY = 0.20  # of a core: a calibration that had to share so much of it says little
 SHORT = 0.1  # of a bound
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments
+ROUNDS, AT_LEAST, MOST = 50, 0.01, 3.0  # of the whole step, and seconds: of long steps few are quiet from end to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +161,13 @@ def calibration_of(chip: Chip) -> Calibration:
     return chip.calibration
 
 
+def clock_of(c: Calibration, patience: float = PATIENCE) -> QuietClock:
+    """A clock that knows from the calibration what a quiet moment is, where it was made on this processor."""
+    return QuietClock(c.numbers.get("pulse", 0.0) if c.about.get("cpu") == cpu_name() else 0.0, patience)
+
+
 def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, phase: str = "forward",
-            optimizer: Optimizer | None = None, rounds: int = 50, operators: bool = True) -> Measurement:  # fmt: skip
+            optimizer: Optimizer | None = None, operators: bool = True, clock: QuietClock | None = None) -> Measurement:  # fmt: skip
     """Run a model and set its time beside the bound and the estimate.
 
     Args:
@@ -173,8 +176,8 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         sizes: values for its sizes, the base where left out.
         phase: "forward", "backward" (with forward) or "train" (with the optimizer's step).
         optimizer: for "train".
-        rounds: how many times the step is timed; the best counts.
         operators: also time every operator in place.
+        clock: where several points are measured, one that has its patience for all of them.
 
     Raises:
         ChipError: where the chip was not calibrated.
@@ -183,18 +186,20 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     c = calibration_of(chip)
     point = {**family.sizes, **(sizes or {})}
     with one_thread(c.threads):
-        clock = QuietClock(c.numbers.get("pulse", 0.0) if c.about.get("cpu") == cpu_name() else 0.0, PATIENCE)
+        clock = clock or clock_of(c)
         before = pace(c, clock)
         model = subject(family, point, phase, optimizer)
         calls = model.record()
         wall, cpu = time.perf_counter(), time.process_time()
-        found = timed(model.step, rounds, 0.01, 3.0, clock)
+        quiet = clock.calm
+        found = timed(model.step, ROUNDS, AT_LEAST, MOST, clock)
+        quiet = clock.calm - quiet
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
-        unlike = _unlike(c)
+        unlike = _unlike(c, quiet, found.speed)
         after = pace(c, clock)
     today = at_pace(c, middle(before, after))
-    loaded = _busy(before.product - 1, after.product - 1, 1 / max(share, 0.01) - 1)
+    loaded = _busy(before.loaded, after.loaded, 1 / max(share, 0.01) - 1)
     scale, between = _fitted(seconds, found.best * found.speed)
     each = [
         row_of(r, s if s is None else s * scale, parts, chip, c, saved)
@@ -211,20 +216,6 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
         len(calls), summary, (*notes(c, loaded), *unlike),
     )  # fmt: skip
-
-
-def _loaded(c: Calibration, clock: HostClock = HOST) -> float:
-    """How much slower a reference kernel is now than when it was calibrated: a product, or memory that others crowd.
-
-    That memory is somewhat slower from one minute to the next is usual where caches are shared, and is not counted.
-    """
-    a, b = torch.rand(REFERENCE, REFERENCE), torch.rand(REFERENCE, REFERENCE)
-    product = timed(lambda: torch.mm(a, b), 5, 0.003, clock=clock).best / c.curves["mm_nn"].at(REFERENCE, REFERENCE, REFERENCE) - 1
-    if "copy_" not in c.curves:
-        return product
-    x, y = torch.ones(COPIED), torch.ones(COPIED)
-    memory = timed(lambda: x.copy_(y), 7, 0.003, clock=clock).best / c.curves["copy_"].at(COPIED) - 1
-    return max(product, memory) if memory > CROWDED else product
 
 
 def _busy(before: float, after: float, shared: float) -> float:
@@ -353,19 +344,23 @@ def _summary(rows: Sequence[Row], estimate: float, measured: float, noise: float
     )  # fmt: skip
 
 
-def _unlike(c: Calibration) -> list[str]:
-    """What the run did otherwise than the calibration, once it ran."""
+def _unlike(c: Calibration, quiet: int, speed: float) -> list[str]:
+    """What the run did otherwise than the calibration: in so many quiet moments, and at this speed of the core."""
     found, threads = [], torch.get_num_threads()
     if threads != c.threads:
         found.append(f"the model sets torch to {threads} threads, and the machine was calibrated with {c.threads}: no verdict")
     if sys.getprofile() is not None or sys.gettrace() is not None:
         found.append("Python is being traced (a profiler, coverage, a debugger), so it takes longer: no verdict")
+    if not quiet:
+        found.append("something else ran on the core all the time, perhaps another machine's work on the same one: no verdict")
+    if speed > SHARED:
+        found.append(f"the core is {speed - 1:.0%} faster than when it was calibrated: no verdict; run costir calibrate again")
     return found
 
 
 def away(c: Calibration) -> float:
-    """The share of the core that other processes had while the machine was calibrated."""
-    return c.numbers.get("away", 0.0)
+    """The share of the time, or of the timings, in which others had the core while the machine was calibrated."""
+    return max(c.numbers.get(k, 0.0) for k in ("away", "shared"))
 
 
 def notes(c: Calibration, loaded: float) -> list[str]:
@@ -380,7 +375,7 @@ def notes(c: Calibration, loaded: float) -> list[str]:
         found.append(f"the machine is {-loaded:.0%} faster than when it was calibrated: no verdict; run costir calibrate again")
     if away(c) > AWAY:
         found.append(
-            f"while the machine was calibrated other processes had the core {away(c):.0%} of the time: no verdict; "
+            f"while the machine was calibrated others had the core {away(c):.0%} of the time: no verdict; "
             "run costir calibrate again when nothing else runs"
         )
     return found

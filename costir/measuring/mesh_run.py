@@ -23,8 +23,10 @@ from costir.chip import Chip
 from costir.load.family import Built, Family
 from costir.measuring import measure
 from costir.measuring.api import runnable
+from costir.measuring.clock import HOST
 from costir.measuring.estimate import Estimator, total
 from costir.measuring.mesh_records import Asked, Ran
+from costir.measuring.pace import pace
 from costir.measuring.processes import Progress
 from costir.measuring.recorded_group import Sent, logged, register
 from costir.measuring.subject import Subject, one_thread, subject
@@ -99,9 +101,9 @@ def _replicate(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _loaded(chip: Chip) -> float:
-    """How much slower the machine is than when it was calibrated, by a kernel that rank 0 runs alone."""
+    """How much slower the machine is than when it was calibrated, by kernels that rank 0 runs alone."""
     dist.barrier()
-    found = measure._loaded(measure.calibration_of(chip)) if dist.get_rank() == 0 else 0.0
+    found = pace(measure.calibration_of(chip), HOST).loaded if dist.get_rank() == 0 else 0.0
     return _slowest([found])[0]
 
 

@@ -41,7 +41,14 @@ def overheads(clock: HostClock = HOST) -> dict[str, float]:
     other processes take is no part of it.
     """
     with torch.enable_grad():
-        return {**_views(clock), **_modules(clock), **_autograd(clock), **_optimizer(clock), "python": _python(clock), "lost": _lost()}
+        return {
+            **_views(clock),
+            **_modules(clock),
+            **_autograd(clock),
+            **_optimizer(clock),
+            "python": _python(clock),
+            "lost": _lost(),
+        }
 
 
 def _best(function: Any, clock: HostClock) -> float:
@@ -152,7 +159,9 @@ def _python(clock: HostClock) -> float:
     x = torch.rand(16)
     calls = {"neg": x.neg, "exp": x.exp, "sqrt_": x.sqrt_, "relu": x.relu, "tanh": x.tanh}
     with torch.no_grad():
-        return statistics.median(max(0.0, _best(f, clock) - _seen(partial(_repeat, f), name, clock)) for name, f in calls.items())
+        return statistics.median(
+            max(0.0, _best(f, clock) - _seen(partial(_repeat, f), name, clock)) for name, f in calls.items()
+        )
 
 
 def _repeat(call: Callable[[], Any]) -> None:

@@ -25,6 +25,7 @@ AGAIN: Mapping[str, Mapping[str, Point]] = {
     "call": {"unary": (256,), "clone": (256,), "exp": (16,)},
 }
 ROUNDS, AT_LEAST = 3, 0.001  # as calibration times them
+CROWDED = 0.40  # longer than when it was calibrated: somebody else's work crowds the memory
 CODE = ("turn", "interrupted", "resumed", "frame", "node")  # curves of what calls lose
 NO_TIME = ("apart_", "bandwidth_", "lines", "lost", "away", "pulse", "shared")  # numbers that are no seconds
 
@@ -36,6 +37,14 @@ class Pace:
     product: float = 1.0
     memory: float = 1.0
     call: float = 1.0
+
+    @property
+    def loaded(self) -> float:
+        """How much slower the machine is than when it was calibrated: products, or memory that others crowd.
+
+        That memory is somewhat slower from one minute to the next is usual where caches are shared, and is not counted.
+        """
+        return max(self.product, self.memory) - 1 if self.memory > 1 + CROWDED else self.product - 1
 
 
 def pace(c: Calibration, clock: HostClock) -> Pace:
@@ -78,10 +87,7 @@ def at_pace(c: Calibration, p: Pace) -> Calibration:
         )
         for name, curve in c.curves.items()
     }
-    numbers = {
-        k: v if k.startswith(NO_TIME) else v * (p.memory if k == "fresh" else p.call)
-        for k, v in c.numbers.items()
-    }
+    numbers = {k: v if k.startswith(NO_TIME) else v * (p.memory if k == "fresh" else p.call) for k, v in c.numbers.items()}
     return dataclasses.replace(c, curves=curves, numbers=numbers)
 
 

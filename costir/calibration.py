@@ -8,11 +8,12 @@ does: where the last step left a cache, the next will not leave it again.
 from __future__ import annotations
 
 import bisect
+import copy
 import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costir.errors import ChipError
@@ -116,6 +117,13 @@ class Calibration:
     def threads(self) -> int:
         """How many threads it was measured with."""
         return int(self.about.get("threads", "1"))
+
+    def changed(self, curves: Mapping[str, Curve], numbers: Mapping[str, float]) -> Calibration:
+        """The same with these curves and numbers; what it lacks is said in the same way."""
+        both = copy.copy(self.curves), copy.copy(self.numbers)
+        for old, new in zip(both, (curves, numbers), strict=True):
+            old.update(new)  # type: ignore[attr-defined]
+        return replace(self, curves=both[0], numbers=both[1])
 
     @property
     def gpu(self) -> str:

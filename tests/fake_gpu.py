@@ -92,6 +92,7 @@ class ModelClock:
     """A clock that runs a function once, and says what the model says."""
 
     most_loops = 64
+    speed = 1.0
 
     def __init__(self, model: Model):
         self.model = model

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from calibrations import Still
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -27,6 +28,7 @@ from costir.measuring import demo, lesson
 from costir.measuring.calibrate import cpu_name
 from costir.measuring.demo_records import Demo, Fusion, Product, Scaling, Step, Way, doubled
 from costir.measuring.kernels import kernels
+from costir.measuring.pace import Pace
 
 PEAK = 1e11
 PASSES = {"a*b + c": (6, 4), "softmax": (8, 2), "tanh-GELU": (22, 2), "cos(cos(x)), cos(x)": (4, 2)}
@@ -53,7 +55,8 @@ def chip(tmp_path, monkeypatch):
     """This machine, made up; it is `--chip here`."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    monkeypatch.setattr(demo, "_loaded", lambda c: 0.0)
+    monkeypatch.setattr(demo, "clock_of", lambda c, patience: Still())
+    monkeypatch.setattr(demo, "pace", lambda c, clock: Pace())
     monkeypatch.setattr("time.process_time", time.perf_counter)  # a core of its own
     path = tmp_path / "costir" / "here.toml"
     path.parent.mkdir()
@@ -267,13 +270,13 @@ def test_no_verdict_where_the_machine_is_not_as_calibrated(changes, said, lang, 
 
 def test_the_machine_is_looked_at(chip, monkeypatch):
     assert demo.matmul(chip, (8,)).busy == ""
-    loads = iter((0.0, 0.3))
-    monkeypatch.setattr(demo, "_loaded", lambda c: next(loads))
+    loads = iter((Pace(), Pace(product=1.3)))
+    monkeypatch.setattr(demo, "pace", lambda c, clock: next(loads))
     found = demo.matmul(chip, (8,))
-    assert (found.busy, found.loaded) == ("slower", 0.3)
-    monkeypatch.setattr(demo, "_loaded", lambda c: -0.3)
+    assert (found.busy, found.loaded) == ("slower", pytest.approx(0.3))
+    monkeypatch.setattr(demo, "pace", lambda c, clock: Pace(product=0.7))
     assert demo.matmul(chip, (8,)).busy == "faster"
-    monkeypatch.setattr(demo, "_loaded", lambda c: 0.0)
+    monkeypatch.setattr(demo, "pace", lambda c, clock: Pace())
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     assert demo.matmul(chip, (8,)).busy == "shared"
     other = dataclasses.replace(chip, calibration=made_up({"cpu": "another", "torch": "0"}))

@@ -20,8 +20,10 @@ from costir.cost import cost_of
 from costir.hardware import load_chip
 from costir.load.subject import family_of
 from costir.measuring import calibrate, frames, interrupted, measure, nodes, overheads, profile, timing
+from costir.measuring.clock import HOST
 from costir.measuring.estimate import Estimator, total
 from costir.measuring.lookup import lookups
+from costir.measuring.pace import Pace
 from costir.measuring.profile import Event
 from costir.measuring.reuse import reuse
 from costir.measuring.subject import Recorded, _inner, subject
@@ -75,9 +77,9 @@ def test_turns_are_measured_for_operators_with_little_and_with_much_code(monkeyp
     names = [f"k{i}" for i in range(8)]
     apart = {n: 2.0 if i % 4 == 0 else 0.5 for i, n in enumerate(names)}
     monkeypatch.setattr(
-        interrupted, "_in_turn", lambda calls, hot, k: {n: (k - 1) * (1e-5 if apart[n] > 1 else 1e-6) for n in calls}
+        interrupted, "_in_turn", lambda calls, hot, k, clock: {n: (k - 1) * (1e-5 if apart[n] > 1 else 1e-6) for n in calls}
     )
-    found = interrupted._turns(dict.fromkeys(names), {}, apart)
+    found = interrupted._turns(dict.fromkeys(names), {}, apart, HOST)
     assert found["turn_light"].grid == ((1, 3, 7),)
     assert found["turn_light"].seconds == pytest.approx((2e-6, 6e-6, 14e-6))
     assert found["turn_heavy"].seconds == pytest.approx((5e-6, 15e-6, 35e-6))
@@ -87,15 +89,15 @@ def test_surfaces_say_what_work_between_costs_beyond_running_in_turn(monkeypatch
     """Calls on a clock of its own: 5 us in turn, 1 us more per MB between; the first 7 us more per ms, and a disturbance."""
     now, disturbed = SimpleNamespace(between=(0, 0), round=0), itertools.cycle([1e-3, 0, 0, 0, 0])
 
-    def rows(calls, rounds):
+    def row(calls):
         size, passed = now.between
         extra = 5e-6 + 1e-6 * size / 2**20 + next(disturbed)
-        return [[2e-6 * k + extra + (7e-9 * passed if k == 0 else 0) for k in range(len(calls))]]
+        return [2e-6 * k + extra + (7e-9 * passed if k == 0 else 0) for k in range(len(calls))]
 
-    monkeypatch.setattr(interrupted, "_rows", rows)
+    monkeypatch.setattr(interrupted, "_row", row)
     monkeypatch.setattr(interrupted, "between", lambda size, passed, memory: lambda: setattr(now, "between", (size, passed)))
     calls = [None] * 4
-    own, common = interrupted._surfaces(calls, [2e-6 * k for k in range(4)], [1.0] * 4)
+    own, common = interrupted._surfaces(calls, [2e-6 * k for k in range(4)], [1.0] * 4, HOST)
     assert own.at(1 << 24, 1000) == pytest.approx(16e-6, rel=0.01)
     assert own.at(1 << 12, 1) == pytest.approx(interrupted.LEAST)
     assert common.at(1 << 20, 16000) == pytest.approx(7e-9 * 15999, rel=0.01)
@@ -151,7 +153,7 @@ def test_nodes_whose_memory_has_left_the_caches_take_longer(monkeypatch):
     def backward(leaf, n, work):
         now.work = 0
         work()
-        return 50e-6 + n * (3e-6 + 2e-6 * now.work / 2**20)
+        return (50e-6 + n * (3e-6 + 2e-6 * now.work / 2**20),)
 
     monkeypatch.setattr(nodes, "_backward", backward)
     monkeypatch.setattr(nodes, "between", lambda size, us, memory: lambda: setattr(now, "work", size))
@@ -172,20 +174,21 @@ def test_what_comes_from_python_is_left_out_of_calls_that_do_not():
     assert outer.inside == pytest.approx(inner.inside)  # a profiler sees neither
 
 
-def test_functions_that_python_enters_are_counted_and_spread_over_its_calls():
+def test_lines_of_python_are_counted_and_spread_over_its_calls():
     def inner(x):
-        return -x
+        y = -x
+        return y
 
     def outer(x):
         return inner(inner(x))
 
-    before = sys.getprofile()
-    assert timing.entered(lambda: outer(1)) == 4
-    assert sys.getprofile() is before
+    before = sys.gettrace()
+    assert timing.lines(lambda: outer(1)) == 1 + 1 + 2 * 2
+    assert sys.gettrace() is before
     x = torch.rand(8)
     relu = Recorded(call_of(torch.relu, x), (), (), (), False, 0, moved=1 << 20)
     calls = [relu, dataclasses.replace(relu, inner=True), relu]
-    e = changed({"frame": line("bytes", {1 << 12: 1e-6, 1 << 20: 3e-6})}, functions=4.0)
+    e = changed({"frame": line("bytes", {1 << 12: 1e-6, 1 << 20: 3e-6})}, lines=4.0)
     plain, spread = ([a.around for a in e.all(calls, n)] for n in (0, 6))
     assert [b - a for a, b in zip(plain, spread, strict=True)] == pytest.approx(
         [3 * 3e-6, 0, 3 * 3e-6]
@@ -194,8 +197,8 @@ def test_functions_that_python_enters_are_counted_and_spread_over_its_calls():
     assert many[2] - plain[2] == pytest.approx(4 * 3e-6 + 8 * 0.25e-6)  # the rest finds its code
 
 
-def test_what_a_function_costs_is_measured_beside_the_operator(monkeypatch):
-    """On a clock where a function takes 2 us and an operator 5 us: the operator is not counted, nor the work before."""
+def test_what_a_line_costs_is_measured_beside_the_operator(monkeypatch):
+    """On a clock where a line takes 2 us and an operator 5 us: the operator is not counted, nor the work before."""
     now = SimpleNamespace(t=0.0)
 
     def passes(seconds):
@@ -204,7 +207,7 @@ def test_what_a_function_costs_is_measured_beside_the_operator(monkeypatch):
     pairs = [(lambda n=n: passes(5e-6 + 2e-6 * n), lambda: passes(5e-6)) for n in (3, 7)]
     monkeypatch.setattr(frames, "_pairs", lambda: pairs)
     numbers = iter((3, 0, 7, 0))
-    monkeypatch.setattr(frames, "entered", lambda f: next(numbers))
+    monkeypatch.setattr(frames, "lines", lambda f: next(numbers))
     monkeypatch.setattr(frames, "between", lambda size, us, memory: lambda: passes(size * 1e-9))
     monkeypatch.setattr(frames, "time", SimpleNamespace(perf_counter=lambda: now.t))
     curve, usual = frames.frames()
@@ -439,13 +442,9 @@ def test_a_clock_of_the_profiler_is_exact_to_nanoseconds():
 
 
 @pytest.mark.parametrize(("slow", "said"), [(0.0, 0.05), (0.3, 0.05), (0.6, 0.6)])
-def test_memory_that_others_crowd_is_noticed(monkeypatch, slow, said):
+def test_memory_that_others_crowd_is_noticed(slow, said):
     """A product 5 % slower than calibrated; memory may be slower by as much as is usual where caches are shared."""
-    c = made_up()
-    product = c.curves["mm_nn"].at(measure.REFERENCE, measure.REFERENCE, measure.REFERENCE)
-    seconds = iter((product * 1.05, c.curves["copy_"].at(measure.COPIED) * (1 + slow)))
-    monkeypatch.setattr(measure, "timed", lambda *a: SimpleNamespace(best=next(seconds)))
-    assert measure._loaded(c) == pytest.approx(said)
+    assert Pace(1.05, 1 + slow, 1.0).loaded == pytest.approx(said)
 
 
 def test_memory_that_nobody_wrote_is_written_before_it_is_timed():

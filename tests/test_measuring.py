@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from calibrations import made_up
+from calibrations import Still, made_up
 from torch import nn
 
 import costir
@@ -24,6 +24,7 @@ from costir.measuring import measure as measuring
 from costir.measuring.estimate import bandwidth, fastest
 from costir.measuring.kernels import Kernel, kernels
 from costir.measuring.knee import crossing
+from costir.measuring.pace import Pace, pace
 from costir.measuring.profile import Event, _matched, in_place
 from costir.measuring.subject import subject
 from costir.measuring.timing import timed
@@ -38,10 +39,16 @@ def chip(tmp_path_factory):
     return load_chip(str(path))
 
 
+@pytest.fixture(autouse=True)
+def still(monkeypatch):
+    """As if nothing else ran, and the machine were as fast as the made-up one."""
+    monkeypatch.setattr(measuring, "clock_of", lambda c, patience=0.0: Still())
+    monkeypatch.setattr(measuring, "pace", lambda c, clock: Pace())
+
+
 @pytest.fixture
 def free(monkeypatch):
-    """As if the machine were free and as fast as the made-up one: its speed is not what is tested."""
-    monkeypatch.setattr(measuring, "_loaded", lambda c: 0.0)
+    """No matter how long anything takes here."""
     monkeypatch.setattr(measuring, "LOADED", 1e9)
 
 
@@ -78,7 +85,7 @@ def test_a_calibration_is_read_back(chip):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("format = 4", "format = 3"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
+    [("format = 5", "format = 4"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
      ('axes = ["n"]', 'axes = ["m"]'), ("[calibration.number]", "[calibration.nummer]"), ('threads = "1"', 'threads = "0"'),
      ('threads = "1"', 'threads = "many"'), ("bandwidth_8192", "bandwidth_much"), ("view = 1e-06", "lost = 7")],
 )  # fmt: skip
@@ -100,13 +107,14 @@ def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
          "over m, not"),
     ],
 )  # fmt: skip
-def test_a_calibration_that_lacks_something_is_one_sentence(tmp_path, pattern, other, says):
+def test_a_calibration_that_lacks_something_is_one_sentence(tmp_path, monkeypatch, pattern, other, says):
     """It can be well-formed, and be found out only where it is used."""
     path = tmp_path / "c.toml"
     text = calibrating._chip_file(made_up(), {"fp32": 1e11}, {8192: 1e11, 2**29: 2e10})
     damaged = re.sub(pattern, other, text)
     assert damaged != text
     path.write_text(damaged)
+    monkeypatch.setattr(measuring, "pace", lambda c, clock: (pace(c, clock), Pace())[1])
     with pytest.raises(ChipError, match=says) as caught:
         costir.measure(small, chip=str(path))
     assert caught.value.hint == "run costir calibrate again"
@@ -237,7 +245,7 @@ def test_a_notation_string_is_multiplied_for_real(chip, free):
 
 
 def test_a_busy_machine_gets_no_verdict(chip, monkeypatch):
-    monkeypatch.setattr(measuring, "_loaded", lambda c: 0.8)
+    monkeypatch.setattr(measuring, "pace", lambda c, clock: Pace(product=1.8))
     m = costir.measure(small, chip=chip)
     assert not m.summary.verdict
     assert any("no verdict" in n for n in m.notes)
@@ -417,4 +425,4 @@ def test_wrong_questions(files, capsys, options):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("costir: ")
-    assert calibration.FORMAT == 4
+    assert calibration.FORMAT == 5

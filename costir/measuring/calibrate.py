@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from costir.calibration import Calibration, Curve, to_toml
-from costir.measuring.clock import HOST, HostClock
+from costir.measuring.clock import HOST, Clock, HostClock
 from costir.measuring.frames import frames
 from costir.measuring.interrupted import aged, interrupted
 from costir.measuring.kernels import Kernel, kernels
@@ -50,7 +50,7 @@ class Calibrator:
         clock: whose seconds.
     """
 
-    def __init__(self, progress: Progress | None = None, clock: HostClock = HOST) -> None:
+    def __init__(self, progress: Progress | None = None, clock: Clock = HOST) -> None:
         self.clock = clock
         self.progress = progress or (lambda what, share: None)
         self.spreads: list[float] = []
@@ -114,7 +114,7 @@ def calibrate(
             c.progress("matmul rates", 0.9)
             rates = {"fp32": _fp32_rate(c, curves), **_rates(c)}
             c.progress("overheads", 0.95)
-            numbers = {**overheads(clock), "lines": lines, "fresh": _fresh(c), **apart}
+            numbers = {**overheads(clock), "lines": lines, "fresh": _fresh(clock), **apart}
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
@@ -169,12 +169,12 @@ MOVERS: Mapping[str, Mover] = {
 }  # fmt: skip
 
 
-def _fresh(c: Calibrator) -> float:
+def _fresh(clock: HostClock) -> float:
     """Seconds per byte that a write into memory takes longer where the system has to give the pages first."""
     n = FRESH_PAGES // 4
     used = torch.ones(n)
     # Medians: the system has large pages at hand only now and then, and the best of several would be such a moment.
-    fresh, again = (one_by_one(f, 9, clock=c.clock) for f in (lambda: torch.empty(n).fill_(1.0), lambda: used.fill_(1.0)))
+    fresh, again = (one_by_one(f, 9, clock=clock) for f in (lambda: torch.empty(n).fill_(1.0), lambda: used.fill_(1.0)))
     return max(0.0, fresh - again) / FRESH_PAGES
 
 

@@ -35,10 +35,8 @@ def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
         found: dict[Point, float] = {}
         for size in BYTES:
             work = between(size, 1, memory)
-            rounds = [[clock.usual(partial(_sample, work, *pair))[0] for pair in pairs] for _ in range(1 + ROUNDS)][
-                1:
-            ]  # the first finds other caches
-            found[(size,)] = statistics.median(itertools.chain(*rounds))
+            rounds = [[clock.usual(partial(_sample, work, *pair))[0] for pair in pairs] for _ in range(1 + ROUNDS)]
+            found[(size,)] = statistics.median(itertools.chain(*rounds[1:]))  # the first finds other caches
     return line("bytes", found), statistics.fmean(n for *_, n in pairs)
 
 

@@ -107,8 +107,8 @@ class GpuCalibrator(Calibrator):
     """
 
     def __init__(self, progress: Progress | None, clock: Clock, on: torch.device, until: float) -> None:
-        super().__init__(progress)
-        self.clock, self.on, self.until = clock, on, until
+        super().__init__(progress, clock)
+        self.on, self.until = on, until
 
     def time(self, function: object, rounds: int = 3, at_least: float = 0.001) -> float:
         """Seconds of the GPU for a call."""

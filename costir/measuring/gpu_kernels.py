@@ -27,10 +27,10 @@ QUEUED = 256  # kernels: no queue is full of these
 
 # Some of the CPU's as they are: the rest is made for caches of a CPU, or has an operator that only a CPU has.
 _SAME = (
-    "bmm_nn", "bmm_nt", "bmm_tn", "conv1_strided", "grouped", "halves", "ragged", "depthwise", "lstm", "gru", "max_pool",
-    "avg_pool",
-    "batch_norm", "batch_norm_training", "batch_norm_backward", "max_pool_backward", "streamed", "far_read", "far_write",
-    "far_update", "conv1_strided_backward", "grouped_backward", "halves_backward", "ragged_backward", "depthwise_backward",
+    "bmm_nn", "bmm_nt", "bmm_tn", "conv1_strided", "conv3_strided", "grouped", "halves", "ragged", "depthwise", "lstm", "gru",
+    "max_pool", "avg_pool", "batch_norm", "batch_norm_training", "batch_norm_backward", "max_pool_backward",
+    "streamed", "far_read", "far_write", "far_update", "conv1_strided_backward", "conv3_strided_backward",
+    "grouped_backward", "halves_backward", "ragged_backward", "depthwise_backward",
 )  # fmt: skip
 _CONVOLUTIONS = {"side": (4, 14, 56, 224), "inside": (3, 16, 64, 256), "outside": (16, 64, 256)}
 

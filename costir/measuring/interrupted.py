@@ -72,13 +72,19 @@ def _small(kernel: Kernel) -> Run | None:
     return kernel.make(**{a: g[min(1, len(g) - 1)] for a, g in kernel.axes.items()})
 
 
+def _after(work: Run, calls: Sequence[Run]) -> list[float]:
+    """The seconds of every call, one after the other, after some work."""
+    work()
+    return _row(calls)
+
+
 def _alone(call: Run, clock: HostClock) -> float:
     """Seconds of a call right after itself."""
     return statistics.median(row[0] for row in _rows([call], ROUNDS + 2, clock)[2:])
 
 
 def _rows(calls: Sequence[Run], rounds: int, clock: HostClock) -> list[list[float]]:
-    """The seconds of every call, each timed by itself, one after the other, in several rounds; all of them in a quiet moment."""
+    """The seconds of every call, each timed by itself, one after the other, in several rounds, all in one quiet moment."""
     n = len(calls)
     found = clock.usual(lambda: [s for _ in range(rounds) for s in _row(calls)])
     return [found[i : i + n] for i in range(0, len(found), n)]
@@ -126,8 +132,8 @@ def _turns(
 def aged(clock: HostClock = HOST) -> dict[str, Curve]:
     """What 1 MB takes that was used so many microseconds ago, when this process touched so many bytes of other memory since.
 
-    By use: to read it, to write it, to change it in place, and as the weights of a product. Little other memory leaves it in the
-    core's own cache; more drives it into the one that is shared with what else the machine runs, and does not stay there.
+    By use: to read it, to write it, to change it in place, and as the weights of a product. Little other memory leaves it in
+    the core's own cache; more drives it into the one that is shared with what else the machine runs, where it does not stay.
     """
     memory, little, rows = torch.ones(1 << 18), torch.ones(512, 2), torch.ones(4, 512)
     uses = {
@@ -188,7 +194,7 @@ def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float]
         for work, point in zip(works, points, strict=True):
             if i % EVERY[point[1]]:
                 continue
-            row = clock.usual(lambda work=work, turn=turn: (work(), _row([calls[k] for k in turn]))[1])
+            row = clock.usual(partial(_after, work, [calls[k] for k in turn]))
             extra = [s - hot[k] for k, s in zip(turn, row, strict=True)]
             firsts[point].append(extra[0])
             others[point].append(statistics.fmean(extra[1:] or extra) / share)

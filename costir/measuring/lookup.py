@@ -379,7 +379,8 @@ _RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
     "native_batch_norm_backward": _image("batch_norm_backward"), "native_group_norm": _group_norm("layer_norm", 0),
     "native_group_norm_backward": _group_norm("layer_norm_backward", 1),
     "_transformer_encoder_layer_fwd": _encoder_layer, "_native_multi_head_attention": _attention_layer, "gelu": _gelu(False),
-    "gelu_backward": _gelu(True), "pow": _power, "_safe_softmax": lambda c, s: [Lookup("safe_softmax", _rows_of(c.outputs[0]))], "mkldnn_rnn_layer": _recurrent,
+    "gelu_backward": _gelu(True), "pow": _power, "mkldnn_rnn_layer": _recurrent,
+    "_safe_softmax": lambda c, s: [Lookup("safe_softmax", _rows_of(c.outputs[0]))],
 }  # fmt: skip
 
 

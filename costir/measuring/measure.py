@@ -167,7 +167,8 @@ def clock_of(c: Calibration, patience: float = PATIENCE) -> QuietClock:
 
 
 def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, phase: str = "forward",
-            optimizer: Optimizer | None = None, operators: bool = True, clock: QuietClock | None = None) -> Measurement:  # fmt: skip
+            optimizer: Optimizer | None = None, operators: bool = True,
+            clock: QuietClock | None = None) -> Measurement:  # fmt: skip
     """Run a model and set its time beside the bound and the estimate.
 
     Args:

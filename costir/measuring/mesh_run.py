@@ -158,7 +158,7 @@ def _estimate(model: Subject, chip: Chip, world: RealWorld) -> tuple[dict[str, f
     calls = model.record(world)
     rows = [
         measure.row_of(r, None, e, chip, c, 0.0)
-        for r, e in zip(calls, Estimator(c, measure.rates_of(chip)).all(calls, model.functions), strict=True)
+        for r, e in zip(calls, Estimator(c, measure.rates_of(chip)).all(calls, model.lines), strict=True)
     ]
     out = {b: sum(row.parts.total for row in rows if row.binds == b) for b in ("compute", "memory", "overhead")}
     whole = total(calls, (row.parts for row in rows), model.leaves, c)

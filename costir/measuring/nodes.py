@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 
 import torch
 
@@ -28,12 +29,12 @@ def nodes(clock: HostClock = HOST) -> Curve:
 def _each(leaf: torch.Tensor, work: Run, clock: HostClock) -> float:
     """Seconds of one node of many, those that every backward pass has left out."""
     few, many = (
-        statistics.median(clock.usual(lambda n=n: (_backward(leaf, n, work),))[0] for _ in range(ROUNDS)) for n in (1, 1 + MANY)
+        statistics.median(clock.usual(partial(_backward, leaf, n, work))[0] for _ in range(ROUNDS)) for n in (1, 1 + MANY)
     )
     return (many - few) / MANY
 
 
-def _backward(leaf: torch.Tensor, n: int, work: Run) -> float:
+def _backward(leaf: torch.Tensor, n: int, work: Run) -> tuple[float]:
     leaf.grad, x = None, leaf
     for _ in range(n):
         x = x * 2.0
@@ -41,4 +42,4 @@ def _backward(leaf: torch.Tensor, n: int, work: Run) -> float:
     work()
     began = time.perf_counter()
     loss.backward()
-    return time.perf_counter() - began
+    return (time.perf_counter() - began,)

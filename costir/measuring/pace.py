@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costir.calibration import Calibration, Curve
@@ -72,23 +72,18 @@ def at_pace(c: Calibration, p: Pace) -> Calibration:
     """The calibration as it would be now: of every time the part that is a call's at the pace of calls, the rest at its own."""
     call = c.curves["unary"].seconds[0] if "unary" in c.curves else 0.0
 
-    def seconds(work: float) -> Callable[[float], float]:
-        return lambda s: min(s, call) * p.call + max(0.0, s - call) * work
+    def scaled(name: str, curve: Curve) -> Curve:
+        work = p.call if name.startswith(CODE) else p.product if name.startswith((*PRODUCTS, "streamed")) else p.memory
+        seconds = tuple(min(s, call) * p.call + max(0.0, s - call) * work for s in curve.seconds)
+        return Curve(curve.axes, curve.grid, seconds)
 
-    def scaled(curve: Curve, by: Callable[[float], float]) -> Curve:
-        return Curve(curve.axes, curve.grid, tuple(map(by, curve.seconds)))
+    def now(name: str, value: float) -> float:
+        return value if name.startswith(NO_TIME) else value * (p.memory if name == "fresh" else p.call)
 
-    curves = {
-        name: scaled(
-            curve,
-            (lambda s: s * p.call)
-            if name.startswith(CODE)
-            else seconds(p.product if name.startswith((*PRODUCTS, "streamed")) else p.memory),
-        )
-        for name, curve in c.curves.items()
-    }
-    numbers = {k: v if k.startswith(NO_TIME) else v * (p.memory if k == "fresh" else p.call) for k, v in c.numbers.items()}
-    return dataclasses.replace(c, curves=curves, numbers=numbers)
+    return c.changed(
+        {name: scaled(name, curve) for name, curve in c.curves.items()},
+        {name: now(name, value) for name, value in c.numbers.items()},
+    )
 
 
 __all__ = ["Pace", "at_pace", "middle", "pace"]

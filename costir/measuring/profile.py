@@ -37,10 +37,11 @@ class Event:
 def in_place(
     step: Callable[[], Any], calls: Sequence[Recorded], runs: int = RUNS, clock: HostClock = HOST
 ) -> list[float | None]:
-    """The seconds of every call at the usual speed, of several profiled steps the lower quartile; None where the profiler shows no such event.
+    """The seconds of every call at the usual speed; None where the profiler shows no such event.
 
-    The shortest would add up to less than any step takes, as each call has its own best one. The median has calls in it that
-    got fresh pages from the system, which the best step, that the whole is, did not need.
+    Of several profiled steps it is the lower quartile. The shortest would add up to less than any step takes, as each call has
+    its own best one. The median has calls in it that got fresh pages from the system, which the best step, that the whole is,
+    did not need.
     """
     found: list[list[float]] = [[] for _ in calls]
     for _ in range(runs):

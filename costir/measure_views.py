@@ -8,6 +8,7 @@ from typing import Any
 from costir.document import plain_number, seconds
 from costir.measuring.knee import Knee
 from costir.measuring.measure import Measurement, Row
+from costir.measuring.pace import middle
 from costir.measuring.why import Why
 from costir.page import Cell, Column, Document, Entry, Fact, Table
 from costir.render import View
@@ -15,7 +16,7 @@ from costir.units import si
 
 SMALL = 0.005  # operators below this share of the time are one line
 SCHEMA = "costir/measure/1"
-MATCHED = "operators timed in place by torch's profiler; the whole without it, the best of several steps"
+MATCHED = "operators in place by torch's profiler, the whole without it, the best of many steps; only while nothing else ran here"
 ALIKE = "* another operator's curve stands in for one that was not calibrated"
 
 
@@ -34,7 +35,7 @@ def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brie
     head = [Fact("at", sizes)] if sizes else []
     about = m.chip.calibration.about if m.chip.calibration else {}
     head += [Fact("machine", f"{about.get('cpu')}, calibrated {about.get('date')}, {about.get('threads')} thread(s)"),
-             Fact("timed", MATCHED)]  # fmt: skip
+             Fact("timed", MATCHED), Fact("pace", _pace(found))]  # fmt: skip
     tables = [_sweep(found, swept)] if swept else [_operators(m, brief)]
     tail = list(_result(found, swept))
     if reason is not None:
@@ -43,6 +44,14 @@ def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brie
     tail += [Fact("note", n) for n in dict.fromkeys(n for x in found for n in x.notes)]
     phase = {"forward": "forward pass", "backward": "forward and backward pass", "train": "training step"}[m.phase]
     return Document(f"{m.name}: {phase}, measured", tuple(head), tuple(tables), tuple(tail))
+
+
+def _pace(found: Sequence[Measurement]) -> str:
+    p = middle(*(m.pace for m in found))
+    return (
+        f"products take {p.product:.2f}, memory {p.memory:.2f}, calls {p.call:.2f} times as long as when they were calibrated; "
+        "so does the estimate"
+    )
 
 
 _TIMES = tuple(Column(t, right=True) for t in ("bound", "estimate", "measured", "error"))
@@ -189,6 +198,7 @@ def _point(m: Measurement) -> dict[str, Any]:
         },
         "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between if seen else None,
                   "between_estimate": m.around},
+        "pace": {"product": m.pace.product, "memory": m.pace.memory, "call": m.pace.call},
         "operators": [
             {"phase": r.phase, "path": r.path, "op": r.op, "count": r.count, "bound": r.bound, "estimate": r.estimate,
              "measured": r.measured, "error": r.error, "binds": r.binds, "alike": r.alike} for r in m.rows

@@ -19,7 +19,7 @@ from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
 from costir.hardware import load_chip
 from costir.load.subject import family_of
-from costir.measuring import calibrate, frames, interrupted, measure, nodes, overheads, profile, timing
+from costir.measuring import calibrate, frames, interrupted, kernels, measure, nodes, overheads, profile, timing
 from costir.measuring.clock import HOST
 from costir.measuring.estimate import Estimator, total
 from costir.measuring.lookup import lookups
@@ -432,6 +432,26 @@ def test_attention_in_one_operator_is_the_sum_of_its_parts():
     assert work == sum(float(cost_of(c)[0].matmul) for c in apart)
     assert {x.curve for x in found} >= {"softmax", "sum_rows"}
     assert all(x.curve in made_up().curves for x in found)
+
+
+def test_the_second_of_two_steps_is_profiled():
+    """Right after one like it, as in a loop, and not after the start of the profiler."""
+    ran, x = [], torch.rand(4)
+    found = profile.events(lambda: (ran.append(0), torch.neg(x) if len(ran) % 2 else torch.abs(x)))
+    assert len(ran) == 2
+    names = {e.name for e in found}
+    assert "aten::abs" in names
+    assert not names & {"aten::neg", profile.STEP}
+
+
+def test_random_numbers_are_copies_of_a_few():
+    a, b = kernels.rand(3, 5), kernels.rand(kernels.KEPT + 7)
+    assert a.shape == (3, 5)
+    assert torch.equal(b[: kernels.KEPT][:15], a.view(-1))
+    a.zero_()  # nobody else's
+    assert kernels.rand(15).any()
+    with torch.device("meta"):
+        assert kernels.rand(4).is_meta
 
 
 def test_a_clock_of_the_profiler_is_exact_to_nanoseconds():

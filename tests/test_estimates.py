@@ -181,6 +181,27 @@ def test_what_all_share_is_fetched_after_a_long_call(monkeypatch):
     assert [e.inside for e in found] == pytest.approx([e.kernel for e in found])  # it lies before the operator
 
 
+def found_for(function, *operands, strides=None):
+    call = calls_of(function, *operands)[-1]
+    return lookups(call, strides or tuple(t.stride() for t in operands), cost_of(call)[0])
+
+
+def test_a_mean_is_a_sum_and_a_division():
+    assert found_for(lambda t: t.mean(1), torch.rand(6, 8)) == [Lookup("sum_columns", (6, 8)), Lookup("unary_", (6,))]
+
+
+def test_numbers_that_are_repeated_have_a_curve_of_their_own():
+    """As in the backward pass of a mean; how often each is repeated is one axis, whatever the shape."""
+    call = calls_of(lambda t: t.view(6, 1, 1).expand(6, 4, 5) / 2, torch.rand(6))[-1]
+    assert lookups(call, ((1, 0, 0),), cost_of(call)[0]) == [Lookup("expanded", (6, 20))]
+
+
+def test_a_sum_across_the_memory_of_an_operand_is_a_transposition():
+    x, y = torch.rand(2, 8, 4), torch.rand(2, 4, 8)
+    assert found_for(torch.add, x, y.mT, strides=(x.stride(), y.mT.stride())) == [Lookup("transposed", (64 / 8, 8))]
+    assert found_for(torch.add, x, x) == [Lookup("binary", (64,))]
+
+
 def test_how_far_back_memory_was_touched():
     kb = 1024
     a, b, c = (1 << 20, 256 * kb), (2 << 20, 64 * kb), (3 << 20, 128 * kb)

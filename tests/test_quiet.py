@@ -180,4 +180,4 @@ def test_the_estimate_is_at_the_pace_of_the_run(chip, monkeypatch):
     monkeypatch.setattr(measure, "pace", lambda c, clock: Pace(1.1, 1.1, 1.1))
     two = measure.measure(family_of(model, {}), chip, clock=Still())
     assert two.estimate == pytest.approx(1.1 * one.estimate)
-    assert (one.summary.loaded, two.summary.loaded) == pytest.approx((0, 0.1), abs=0.05)
+    assert (one.pace.product, two.pace.product) == pytest.approx((1, 1.1))

@@ -38,7 +38,8 @@ WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
 LONG_CALL = 0.01  # seconds: of longer ones two tell as much as more
-PATIENCE = (10.0, 8.0)  # seconds for waiting for quiet moments: with the kernels, and with what comes after
+PATIENCE = 10.0  # seconds for waiting for quiet moments: with the kernels, and with what comes after
+AFTER, ALL = 17.0, 56.0  # seconds that what comes after takes, and that all may take
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
@@ -55,7 +56,7 @@ class Calibrator:
         self.progress = progress or (lambda what, share: None)
         self.spreads: list[float] = []
 
-    def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.001) -> float:
+    def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.0007) -> float:
         """Seconds of a call, at the usual speed."""
         found: Timed = timed(function, rounds, at_least, LONG_CALL, self.clock)
         self.spreads.append(found.spread)
@@ -96,7 +97,7 @@ def calibrate(
     torch.set_num_threads(threads)
     try:
         with torch.no_grad():
-            clock = QuietClock(patience=PATIENCE[0])
+            clock = QuietClock(patience=PATIENCE)
             c = Calibrator(progress, clock)
             torch.empty(LARGEST_KEPT)  # glibc keeps for reuse what is no larger than a block that it had to free before
             every = kernels() if every is None else every
@@ -104,7 +105,7 @@ def calibrate(
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
                 curves[kernel.name] = c.curve(kernel)
-            clock.patience = PATIENCE[1]
+            clock.patience = min(PATIENCE, max(0.0, ALL - AFTER - (time.perf_counter() - began)))
             c.progress("what has left the caches", 0.75)
             lost, apart = interrupted(every, clock)
             curve, lines = frames(clock)

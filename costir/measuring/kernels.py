@@ -28,6 +28,7 @@ EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  
 POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 27, 28))  # bytes of weights
 BOTH = (("", False), ("_backward", True))
 KEPT = 1 << 18  # random numbers, again and again
+MOST_ROWS = 1 << 23  # numbers: beyond, the time grows with the number
 LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
 
 
@@ -67,7 +68,7 @@ def _elements(name: str, make: Callable[[Tensor, Tensor], Run], sizes: tuple[int
 
 
 def _rows(name: str, make: Callable[[Tensor], Run], rows: tuple[int, ...] = ROWS, columns: tuple[int, ...] = COLUMNS) -> Kernel:
-    return Kernel(name, {"rows": rows, "columns": columns}, lambda rows, columns: make(rand(rows, columns)))
+    return Kernel(name, {"rows": rows, "columns": columns}, lambda rows, columns: make(rand(rows, columns)), MOST_ROWS)
 
 
 aten = torch.ops.aten

@@ -26,7 +26,7 @@ from costir.ir import Call, Conventions, Cost
 from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
 from costir.measuring.estimate import Estimate, Estimator, bandwidth, fastest, total
-from costir.measuring.pace import at_pace, middle, pace
+from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.profile import in_place
 from costir.measuring.quiet import SHARED, QuietClock
 from costir.measuring.subject import Recorded, one_thread, subject
@@ -130,6 +130,7 @@ class Measurement:
         between: seconds outside operators: modules, Python, autograd.
         around: the estimate of it.
         modules: how many modules were called.
+        pace: how many times as long as when they were calibrated kernels of the calibration took beside the run.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Measurement:
     modules: int
     operators: int
     summary: Summary
+    pace: Pace
     notes: tuple[str, ...] = ()
 
 
@@ -199,7 +201,8 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
         unlike = _unlike(c, quiet, found.speed)
         after = pace(c, clock)
-    today = at_pace(c, middle(before, after))
+    usual = middle(before, after)
+    today = at_pace(c, usual)
     loaded = _busy(before.loaded, after.loaded, 1 / max(share, 0.01) - 1)
     scale, between = _fitted(seconds, found.best * found.speed)
     each = [
@@ -215,7 +218,7 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between / found.speed,
         max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
-        len(calls), summary, (*notes(c, loaded), *unlike),
+        len(calls), summary, usual.at_speed(found.speed), (*notes(c, loaded), *unlike),
     )  # fmt: skip
 
 

@@ -43,6 +43,8 @@ def chip(tmp_path_factory):
 def still(monkeypatch):
     """As if nothing else ran, and the machine were as fast as the made-up one."""
     monkeypatch.setattr(measuring, "clock_of", lambda c, patience=0.0: Still())
+    monkeypatch.setattr(measuring, "ROUNDS", 5)
+    monkeypatch.setattr(measuring, "AT_LEAST", 0.002)
     monkeypatch.setattr(measuring, "pace", lambda c, clock: Pace())
 
 

@@ -279,10 +279,18 @@ def _micro_batch(
 
 
 def stepper_of(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of the parameters that are trained."""
+    """The optimizer of the parameters that are trained.
+
+    Raises:
+        TraceError: where there are none. A backward pass is then refused, too, unless an input asks for its gradient.
+    """
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained:
-        raise TraceError("no parameter is trained, so an optimizer has nothing to do", "use --phase forward or backward")
+        why = "all are frozen" if any(True for _ in module.parameters()) else "the model has none"
+        raise TraceError(
+            f"no parameter is trained ({why}), so an optimizer has nothing to do",
+            "use --phase forward, or backward where an input has requires_grad",
+        )
     return make(trained)
 
 

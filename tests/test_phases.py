@@ -311,10 +311,23 @@ def test_no_parameters():
     def build(B=4, D=8):
         return nn.Softmax(-1), (torch.zeros(B, D),), {}
 
-    with pytest.raises(costir.CostirError, match="no parameter is trained"):
+    with pytest.raises(costir.CostirError, match=r"no parameter is trained \(the model has none\)") as caught:
         costir.analyze(build, phase="train")
+    assert "forward" in caught.value.hint
+    assert "backward where an input has requires_grad" in caught.value.hint  # a backward pass alone is refused, too:
     with pytest.raises(costir.CostirError, match="no output depends on a parameter"):
         costir.analyze(build, phase="backward")
+
+
+def test_frozen_parameters_and_an_input_that_asks_for_its_gradient():
+    """The hint of a refused training step is right: a backward pass is possible."""
+
+    def build(B=4, D=8):
+        return nn.Linear(D, D).requires_grad_(False), (torch.zeros(B, D, requires_grad=True),), {}
+
+    with pytest.raises(costir.CostirError, match=r"no parameter is trained \(all are frozen\)"):
+        costir.analyze(build, phase="train")
+    assert {n.phase for n in costir.analyze(build, phase="backward").nodes} == {"forward", "backward"}
 
 
 def test_train_means_train_mode():

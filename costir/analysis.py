@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import sympy as sp
 from costir.cases import by_case
 from costir.communication import Communication, communication
 from costir.cost import cost
-from costir.errors import ChipError, CostirError, SizeError, nearest, one_of
+from costir.errors import CostirError, SizeError, nearest, one_of
 from costir.ir import Constraint, Conventions, Costed, Graph, traced_phase
 from costir.on_chip import OnChip
 from costir.results import Op, Origin, Point, Unknown, exact, is_size
@@ -426,17 +425,15 @@ class Analysis:
         Raises:
             ChipError: an unknown chip, or something that is none.
         """
-        from costir.hardware import Chip, load_chip
+        from costir.hardware import chip_of
         from costir.network import Wiring
         from costir.roofline import OVERLAPS
 
-        if not isinstance(chip, str | os.PathLike | Chip):
-            raise ChipError(f"{chip!r:.40} is no chip", 'give a name such as "h100", the path of a .toml file, or a Chip')
+        found = chip_of(chip)
         one_of("overlap", overlap, OVERLAPS)
         wiring = Wiring(algorithm, tuple((links or {}).items()), planned, latency)
         from costir.on_chip import fastest
 
-        found = chip if isinstance(chip, Chip) else load_chip(os.fspath(chip))
         return OnChip(fastest(self, found, wiring, overlap), found, wiring, overlap)
 
     def __repr__(self) -> str:

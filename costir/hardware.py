@@ -28,6 +28,7 @@ __all__ = [
     "OnChip",
     "aliases",
     "chip_names",
+    "chip_of",
     "describe",
     "here_path",
     "load_chip",
@@ -148,6 +149,17 @@ def load_chip(spec: str, settings: Mapping[str, str | int | float | Decimal | Fr
         has = f"it has {', '.join(sorted(data['preset']))}" if data["preset"] else "it has no presets"
         raise ChipError(f"{ident} has no preset {preset[:40]!r}", has)
     return _build(ident, data, path, preset, settings or {}, note)
+
+
+def chip_of(given: str | os.PathLike[str] | Chip) -> Chip:
+    """The chip that a caller gave: one that is loaded, or what names one.
+
+    Raises:
+        ChipError: where it is neither, or see `load_chip`.
+    """
+    if not isinstance(given, str | os.PathLike | Chip):
+        raise ChipError(f"{given!r:.40} is no chip", 'give a name such as "h100", the path of a .toml file, or a Chip')
+    return given if isinstance(given, Chip) else load_chip(os.fspath(given))
 
 
 _NOT_RATES = ("source", "note", "derived", "unsupported", "sparse_halved", "flop_per_lane_cycle")

@@ -172,11 +172,11 @@ class Memory:
 
     def _asked(self, unknown: str, chip: str | Chip, sizes: Mapping[str, int]) -> tuple[Chip, int, dict[str, int]]:
         """The chip, its bytes, and all sizes, of a question what fits."""
-        from costir.hardware import load_chip
+        from costir.hardware import chip_of
 
         if unknown not in self.analysis.sizes:
             raise SizeError(f"there is no size {unknown[:40]!r} in {self.analysis.name}", nearest(unknown, self.analysis.sizes))
-        found = load_chip(chip) if isinstance(chip, str) else chip
+        found = chip_of(chip)
         if found.memory_capacity is None:
             raise ChipError(f"how much memory {found.label} has is not known", "add --set memory.capacity=80e9")
         base = self.analysis.checked(sizes)

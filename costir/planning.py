@@ -18,7 +18,7 @@ import numpy as np
 
 from costir.analysis import Analysis
 from costir.errors import CostirError, SizeError, nearest, one_of
-from costir.hardware import Chip, load_chip
+from costir.hardware import Chip, chip_of
 from costir.mesh import BATCH, ONE_DEVICE, batch_of, known_axes
 from costir.model_flops import Step
 from costir.network import Network, Wiring
@@ -208,7 +208,7 @@ def plan(
         _whole(name, value, MOST_DEVICES if name == "devices" else 10**18)
     names = _names(strategies)
     known_axes(links or {}, dict.fromkeys(a for n in names for a in (("dp", "fsdp") if n == "hsdp" else (n,))))
-    found = load_chip(chip) if isinstance(chip, str) else chip
+    found = chip_of(chip)
     wiring = Wiring(algorithm, tuple((links or {}).items()), planned, latency)
     job = _Job(subject, found, wiring, overlap, phase, dict(sizes or {}), conditions, say or (lambda *what: None))
     return _planned(job, devices, batch, tokens, names)

@@ -10,7 +10,7 @@ from torch import nn
 
 from costir.chip import Chip
 from costir.errors import LoadError, one_of
-from costir.hardware import load_chip
+from costir.hardware import chip_of
 from costir.ir import Graph, Tensor
 from costir.load.family import Built, Family
 from costir.load.subject import load
@@ -39,12 +39,12 @@ def measure(
         chip: a chip file that `costir calibrate` wrote; "here" is the default one.
 
     Raises:
-        ChipError: where there is no such file, or it was not calibrated.
+        ChipError: for what is no chip, or where there is no such file, or it was not calibrated.
         LoadError: for a subject that cannot be run, such as an exported program.
         TraceError: where the model does not run here.
     """
     one_of("phase", phase, ("forward", "backward", "train"))
-    machine = load_chip(chip) if isinstance(chip, str) else chip
+    machine = chip_of(chip)
     calibration_of(machine)
     specs = (input,) if isinstance(input, str) else tuple(input)
     family = runnable(subject, inputs, sizes, phase, dtype, model, specs)

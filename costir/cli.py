@@ -148,7 +148,11 @@ def _output(p: argparse.ArgumentParser) -> None:
     o.add_argument("--force", action="store_true", help="write over any file")
     o.add_argument("--all", action="store_true", help="do not sum up small operators")
     o.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=argparse.SUPPRESS)
-    o.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    _debug(o)
+
+
+def _debug(p: Any) -> None:
+    p.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -157,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
         prog="costir", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     top.add_argument("--version", action="store_true", help="print the version")
+    _debug(top)
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, title="verbs")
     conditions, measurable = _conditions(serving=True), _conditions()
 
@@ -273,6 +278,7 @@ Exercises on rooflines; the checker says what a wrong answer forgot. Exit code 1
 
 def _exercise(p: argparse.ArgumentParser) -> None:
     """The verbs of `costir exercise`."""
+    _debug(p)
     common = _Parser(add_help=False)
     common.add_argument("--lang", metavar="en|zh", help="language (default: that of the locale)")
     common.add_argument("--bank", metavar="FILE", help="your own exercises, in the format of docs/exercises.md")
@@ -323,9 +329,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error.message, error.hint, debug)
     except Exception as error:
         first = str(error).strip().partition("\n")[0][:300]
-        return _complain(
-            f"internal error, {type(error).__name__}: {first}", "please report this, with what --debug prints", debug
-        )
+        report = "please report this, with all of the above" if debug else "please report this, with what --debug prints"
+        return _complain(f"internal error, {type(error).__name__}: {first}", report, debug)
     except BaseException as error:  # a user's program may raise anything
         return _complain(f"the program raised {type(error).__name__}: {str(error)[:300]}".rstrip(": "), "", debug)
 
@@ -333,6 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     _guess_verb(arguments)
     options = parser().parse_args(arguments)
+    options.debug = "--debug" in arguments  # before the verb or after it: argparse forgets what stood before
     if options.version:
         import costir
 

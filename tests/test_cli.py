@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
@@ -233,6 +234,22 @@ def test_an_error_of_ours_is_one_line_with_debug_its_traceback(capsys, monkeypat
     assert "--debug" in err
     assert "Traceback" not in err
     assert "Traceback" in run(capsys, "chips", "--debug")[2]
+    err = run(capsys, "--debug", "chips")[2]
+    assert "Traceback" in err
+    assert "what --debug prints" not in err  # it is there already
+
+
+def parsers(p, path=()):
+    """Every parser with a verb of its own, by the words that lead to it."""
+    yield path, p
+    for action in p._actions:
+        for word, verb in (action.choices or {}).items() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from parsers(verb, (*path, word))
+
+
+@pytest.mark.parametrize("parser", [pytest.param(p, id=" ".join(path) or "costir") for path, p in parsers(cli.parser())])
+def test_every_verb_takes_what_an_internal_error_asks_for(parser):
+    assert "--debug" in parser._option_string_actions
 
 
 def test_interrupted_is_130_without_a_traceback(capsys, monkeypatch):

@@ -236,7 +236,16 @@ def _chip(roof: Roofline, unknown: str, costed: Sequence[ir.Costed]) -> ChipInfo
         threshold=build_mesh.beside(branches.whole(costed, chip, unknown), roof) if unknown else None,
         network=None if network is None else build_mesh.beside(network, roof),
         links=roof.links,
+        cached=_cached(chip),
     )
+
+
+def _cached(chip: Chip) -> float | None:
+    """What the fastest cache of a calibrated CPU gives, unless the bandwidth that bounds go by was set by hand."""
+    c = chip.calibration
+    if c is None or c.gpu or "memory.bandwidth" in chip.settings:
+        return None
+    return max((v for k, v in c.numbers.items() if k.startswith("bandwidth_")), default=None)
 
 
 SHORT = {

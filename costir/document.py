@@ -116,6 +116,13 @@ def chip_text(chip: ChipInfo) -> str:
     return f"{named}: {peaks}; memory {si(chip.bandwidth, 'B/s')}"
 
 
+def _beside(chip: ChipInfo) -> Iterable[str]:
+    """What is to be known about a chip's memory and links."""
+    if chip.cached is not None and chip.cached > chip.bandwidth:
+        yield f"bytes at the main memory's rate; costir measure lets caches, up to {si(chip.cached, 'B/s')}, serve what fits"
+    yield from chip.links
+
+
 def label(row: Row, group: str) -> str:
     """A row's name inside its group: the module's last part and the operator."""
     if row.path == row.phase:  # the optimizer is its own module
@@ -140,7 +147,7 @@ def head(r: Report) -> tuple[Fact, ...]:
     sizes = size_facts(r.sizes, r.constraints)
     sizes += [Fact("put in", ", ".join(f"{n} = {v}" for n, v in r.fixed.items()))] if r.fixed else []
     counted = conventions_text(r.conventions, (row.note for row in r.rows))
-    chips = [f for c in r.chips for f in (Fact("chip", chip_text(c)), *(Fact("", words) for words in c.links))]
+    chips = [f for c in r.chips for f in (Fact("chip", chip_text(c)), *(Fact("", words) for words in _beside(c)))]
     return (*sizes, *mesh_facts(r), *chips, Fact("counted", counted), *cache_counted(r))
 
 

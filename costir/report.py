@@ -128,6 +128,7 @@ class ChipInfo:
         network: the threshold against the network, where devices communicate.
         links: how the mesh lies on the chip's links, in words.
         path: the critical path, where it was asked for.
+        cached: bytes/s of a calibrated CPU's fastest cache, which `bandwidth`, that of its main memory, leaves out; else None.
     """
 
     name: str
@@ -140,6 +141,7 @@ class ChipInfo:
     network: ir.Threshold | None = None
     links: tuple[str, ...] = ()
     path: CriticalPath | None = None
+    cached: float | None = None
 
     @property
     def thresholds(self) -> tuple[ir.Threshold, ...]:

@@ -8,6 +8,7 @@ from calibrations import made_up
 from torch import nn
 
 import costir
+from costir import cli
 from costir.errors import ChipError
 from costir.hardware import load_chip
 from costir.measuring import calibrate as calibrating
@@ -38,3 +39,15 @@ def test_what_is_no_chip_is_refused(given):
                   lambda: costir.plan(build, given, devices=2, batch=8)):  # fmt: skip
         with pytest.raises(ChipError, match="is no chip"):
             asked()
+
+
+@pytest.mark.parametrize("verb", [["analyze"], ["solve", "--for", "B"]])
+def test_an_analysis_says_that_its_bytes_come_from_the_main_memory(chip, capsys, verb):
+    """A measurement's bound is lower where caches hold what is read."""
+    said = "bytes at the main memory's rate; costir measure lets caches, up to 100 GB/s, serve what fits"
+    asked = [verb[0], "X[B,64] . Y[64,64]", "--dtype", "fp32", *verb[1:], "--chip"]
+    assert cli.main([*asked, chip.path]) == 0
+    assert said in capsys.readouterr().out
+    for other in ([chip.path, "--set", "memory.bandwidth=5e10"], ["h100"]):
+        assert cli.main([*asked, *other]) == 0
+        assert "main memory" not in capsys.readouterr().out

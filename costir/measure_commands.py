@@ -121,4 +121,4 @@ def _measured_knee(o: argparse.Namespace) -> list[Fact]:
         near = load_chip(name, {**settings, "memory.bandwidth": f"{rate:.6g}"})
         solved = analysis.on(near).critical(o.unknown).at_base
         found = knee(family, chip, o.unknown, float(solved or 16), sizes, o.phase)
-    return measure_views.knee_facts(found, None if solved is None else float(solved), rate)
+    return measure_views.knee_facts(found, None if solved is None else float(solved), rate, float(chip.memory_bandwidth))

@@ -15,6 +15,7 @@ from costir.render import View
 from costir.units import si
 
 SMALL = 0.005  # operators below this share of the time are one line
+SAME_RATE = 1e-3  # two bandwidths that differ by less are one: a chip file rounds
 SCHEMA = "costir/measure/1"
 MATCHED = "operators in place by torch's profiler, the whole without it, the best of many steps; only while nothing else ran here"
 ALIKE = "* another operator's curve stands in for one that was not calibrated"
@@ -217,16 +218,24 @@ def _no_verdict(found: Sequence[Measurement]) -> str:
 # ------------------------------------------------------------------------------------------------------------------ knee
 
 
-def knee_facts(k: Knee, solved: float | None, rate: float) -> list[Fact]:
-    """The measured critical size beside the solved one."""
+def knee_facts(k: Knee, solved: float | None, rate: float, main: float) -> list[Fact]:
+    """The measured critical size beside the solved one.
+
+    Args:
+        solved: for the memory that the weights lie in, of `rate` bytes/s; the report above has the one for the chip's `main`.
+    """
     value = "none: the curve has no two parts" if k.value is None else f"{k.unknown} = {plain_number(k.value)}"
     lines = "the lines through the first and the last three points cross"
     if not k.straight:
         lines = "the fastest run and the most work per second meet: the curve's ends are no straight lines here"
     ratio = f", {k.value / solved:.2f} of the solved one" if k.value and solved else ""
     near = "none" if solved is None else f"{k.unknown} = {plain_number(solved)}"
+    there = f"in the main memory ({si(rate, 'B/s')}), as above"
+    if abs(rate / main - 1) > SAME_RATE:
+        held = "in a cache" if rate > main else "at the calibrated rate"
+        there = f"{held} ({si(rate, 'B/s')}); the {k.unknown} above is for the main memory ({si(main, 'B/s')})"
     facts = [
-        Fact("solved", f"{near}, with the {si(rate, 'B/s')} of the memory that the weights lie in"),
+        Fact("solved", f"{near}, with the weights {there}"),
         Fact("measured", f"{value}{ratio}; where {lines}"),
         Fact("points", ", ".join(f"{v}: {seconds(t)}" for v, t in k.points)),
     ]

@@ -8,11 +8,11 @@ from calibrations import made_up
 from torch import nn
 
 import costir
-from costir import cli
+from costir import cli, measure_views
 from costir.errors import ChipError
 from costir.hardware import load_chip
 from costir.measuring import calibrate as calibrating
-from costir.measuring import measure as measuring
+from costir.measuring.knee import Knee
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +20,6 @@ def chip(tmp_path_factory):
     path = tmp_path_factory.mktemp("chip") / "made-up.toml"
     path.write_text(calibrating._chip_file(made_up(), {"fp32": 1e11}, {8192: 1e11, 2**21: 5e10, 2**29: 2e10}))
     return load_chip(str(path))
-
-
-@pytest.fixture
-def free(monkeypatch):
-    """As if the machine were free and as fast as the made-up one: its speed is not what is tested."""
-    monkeypatch.setattr(measuring, "_loaded", lambda c: 0.0)
-    monkeypatch.setattr(measuring, "LOADED", 1e9)
 
 
 @pytest.mark.parametrize("given", [None, 3, ["here"]])
@@ -51,3 +44,16 @@ def test_an_analysis_says_that_its_bytes_come_from_the_main_memory(chip, capsys,
     for other in ([chip.path, "--set", "memory.bandwidth=5e10"], ["h100"]):
         assert cli.main([*asked, *other]) == 0
         assert "main memory" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        (5e10, "B = 5.3, with the weights in a cache (50 GB/s); the B above is for the main memory (20 GB/s)"),
+        (2.0001e10, "B = 5.3, with the weights in the main memory (20 GB/s), as above"),
+        (1e10, "B = 5.3, with the weights at the calibrated rate (10 GB/s); the B above is for the main memory (20 GB/s)"),
+    ],
+)
+def test_two_solved_sizes_say_why_they_are_two(rate, says):
+    facts = measure_views.knee_facts(Knee("B", ((1, 1e-3), (2, 1e-3)), 6.0, True, ()), 5.3, rate, 2e10)
+    assert {f.label: f.text for f in facts}["solved"] == says

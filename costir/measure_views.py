@@ -15,7 +15,6 @@ from costir.render import View
 from costir.units import si
 
 SMALL = 0.005  # operators below this share of the time are one line
-SAME_RATE = 1e-3  # two bandwidths that differ by less are one: a chip file rounds
 SCHEMA = "costir/measure/1"
 MATCHED = "operators in place by torch's profiler, the whole without it, the best of many steps; only while nothing else ran here"
 ALIKE = "* another operator's curve stands in for one that was not calibrated"
@@ -26,8 +25,9 @@ ALIKE = "* another operator's curve stands in for one that was not calibrated"
 
 def measured(found: Sequence[Measurement], swept: str, reason: Why | None, brief: bool = True) -> View:
     """One measurement in detail, or a line for each of a sweep."""
-    rows = lambda: [_HEAD, *(_flat(m, r) for m in found for r in m.rows)]
-    return View(lambda: _document(found, swept, reason, brief), lambda: _data(found, swept, reason), rows)
+    return View(
+        lambda: _document(found, swept, reason, brief), lambda: _data(found, swept, reason), lambda: _rows(found, reason)
+    )
 
 
 def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brief: bool) -> Document:
@@ -170,9 +170,25 @@ def _parts(m: Measurement, reason: Why) -> Table:
 _HEAD = ("phase", "path", "operator", "count", "bound", "estimate", "measured", "error", "binds", "sizes")
 
 
+def _rows(found: Sequence[Measurement], reason: Why | None) -> Iterator[tuple[Any, ...]]:
+    """A row for every operator; with --why also one for every part of the whole, and a column that tells them apart."""
+    if reason is None:
+        yield from (_HEAD, *(_flat(m, r) for m in found for r in m.rows))
+        return
+    m = found[0]
+    yield ("table", *_HEAD)
+    yield from (("operators", *_flat(m, r)) for r in m.rows)
+    for p in reason.parts:
+        known = {"path": p.words, "operator": p.key, "measured": p.seconds, "sizes": _sizes(m)}
+        yield ("why", *(known.get(column) for column in _HEAD))
+
+
+def _sizes(m: Measurement) -> str:
+    return ",".join(f"{n}={v}" for n, v in m.sizes.items())
+
+
 def _flat(m: Measurement, r: Row) -> tuple[Any, ...]:
-    sizes = ",".join(f"{n}={v}" for n, v in m.sizes.items())
-    return (r.phase, r.path, r.op, r.count, r.bound, r.estimate, r.measured, r.error, r.binds, sizes)
+    return (r.phase, r.path, r.op, r.count, r.bound, r.estimate, r.measured, r.error, r.binds, _sizes(m))
 
 
 def _data(found: Sequence[Measurement], swept: str, reason: Why | None) -> dict[str, Any]:
@@ -216,6 +232,9 @@ def _no_verdict(found: Sequence[Measurement]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------ knee
+
+
+SAME_RATE = 1e-3  # two bandwidths that differ by less are one: a chip file rounds
 
 
 def knee_facts(k: Knee, solved: float | None, rate: float, main: float) -> list[Fact]:

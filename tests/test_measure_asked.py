@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
 import torch
 from calibrations import made_up
@@ -13,6 +16,8 @@ from costir.errors import ChipError
 from costir.hardware import load_chip
 from costir.measuring import calibrate as calibrating
 from costir.measuring.knee import Knee
+from costir.measuring.why import why
+from costir.render import render
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +62,18 @@ def test_an_analysis_says_that_its_bytes_come_from_the_main_memory(chip, capsys,
 def test_two_solved_sizes_say_why_they_are_two(rate, says):
     facts = measure_views.knee_facts(Knee("B", ((1, 1e-3), (2, 1e-3)), 6.0, True, ()), 5.3, rate, 2e10)
     assert {f.label: f.text for f in facts}["solved"] == says
+
+
+def test_where_the_time_goes_is_in_a_csv_too(chip):
+    """Rows of their own, told apart by a column; without the question there is no such column."""
+    m = costir.measure(lambda B=2: (nn.Linear(4, 4), (torch.zeros(B, 4),), {}), chip=chip)
+
+    def rows(reason):
+        return list(csv.DictReader(io.StringIO(render(measure_views.measured([m], "", reason), "csv"))))
+
+    plain, asked = rows(None), rows(why(m))
+    assert "table" not in plain[0]
+    assert [{**r, "table": "operators"} for r in plain] == [r for r in asked if r["table"] == "operators"]
+    parts = {r["operator"]: float(r["measured"]) for r in asked if r["table"] == "why"}
+    assert parts == {p.key: p.seconds for p in why(m).parts}
+    assert sum(parts.values()) == pytest.approx(m.measured)

@@ -98,11 +98,23 @@ def _path(o: argparse.Namespace, name: str) -> Path:
     """
     path = Path(o.output) if o.output else here_path(name)
     if not o.output:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _folder(path.parent)
     path = output.may_write(path, o.force or not o.output)
     if path.suffix != ".toml":
         raise CostirError(f"a chip file ends in .toml, {path.name!r} does not", "write for example -o my-cpu.toml")
     return path
+
+
+def _folder(path: Path) -> None:
+    """Make the folder of the chips that `here` names.
+
+    Raises:
+        CostirError: the system refuses.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CostirError(f"cannot make the folder {path}: {error.strerror}", "write for example -o my-cpu.toml") from error
 
 
 def _with(text: str, collectives: str) -> str:

@@ -29,19 +29,44 @@ def marked(text: str, name: str) -> str:
 
 
 def may_write(path: Path, force: bool = False) -> Path:
-    """The path, resolved, if a file may be written there.
+    """The path, resolved, if a file may and can be written there: asked before work that takes long. Nothing stays behind.
 
     Raises:
-        CostirError: where the folder does not exist, or a file is there that costir did not write.
+        CostirError: where the folder does not exist or takes no files, or a file is there that costir did not write.
     """
     path = path.expanduser().resolve()
+    try:
+        path.exists()
+    except OSError as error:  # such as a name that is too long
+        raise _refused(path, str(error.strerror)) from error
     if not path.parent.is_dir():
         raise CostirError(f"no folder {path.parent}", "make it first, or give another file")
     if path.is_dir():
         raise CostirError(f"{path} is a folder", "give a file name")
     if path.is_file() and path.stat().st_size and not force and not _ours(path):
         raise CostirError(f"{path} was not written by costir, so it stays as it is", "give another name, or --force")
+    if not path.exists() or path.is_file():  # what is neither, such as /dev/stdout, is written without a file beside it
+        _try(path)
     return path
+
+
+def _try(path: Path) -> None:
+    """Make the file that would be renamed to this one, and remove it: rights alone do not say what a file system allows.
+
+    Raises:
+        CostirError: the system refuses; says why.
+    """
+    import tempfile
+
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as error:
+        raise _refused(path, f"{path.parent} takes no new file ({error.strerror})") from error
+
+
+def _refused(path: Path, why: str) -> CostirError:
+    return CostirError(f"cannot write {path}: {why}", "give another file")
 
 
 def _ours(path: Path) -> bool:
@@ -62,7 +87,7 @@ def write(data: bytes, path: Path, force: bool = False) -> Path:
             return path
         _replace(data, path)
     except OSError as error:
-        raise CostirError(f"cannot write {path}: {error.strerror}", "give another file") from error
+        raise _refused(path, str(error.strerror)) from error
     return path
 
 

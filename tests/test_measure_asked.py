@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from calibrations import made_up
 from torch import nn
 
 import costir
-from costir import cli, measure_views
+from costir import cli, measure_views, output
 from costir.errors import ChipError
 from costir.hardware import load_chip
 from costir.measuring import calibrate as calibrating
@@ -77,3 +78,41 @@ def test_where_the_time_goes_is_in_a_csv_too(chip):
     parts = {r["operator"]: float(r["measured"]) for r in asked if r["table"] == "why"}
     assert parts == {p.key: p.seconds for p in why(m).parts}
     assert sum(parts.values()) == pytest.approx(m.measured)
+
+
+# ------------------------------------------------------------------------------------------------------ refused before work
+
+
+@pytest.mark.parametrize(
+    ("options", "home", "says"),
+    [
+        (["-o", "/proc/x.toml"], "", "cannot write /proc/x.toml: /proc takes no new file"),
+        (
+            ["-o", f"/tmp/{'x' * 245}.toml"],
+            "",
+            "takes no new file",
+        ),  # the name alone is possible, that of the file before it not
+        (["-o", f"/tmp/{'x' * 300}.toml"], "", "cannot write"),
+        ([], "/proc", "cannot make the folder /proc/costir"),
+    ],
+    ids=["folder", "long", "too long", "here"],
+)
+@pytest.mark.parametrize("what", [[], ["--collectives", "--processes", "2"]], ids=["machine", "collectives"])
+def test_a_calibration_that_cannot_be_written_does_not_begin(capsys, monkeypatch, options, home, says, what):
+    def begun(*_, **__):
+        pytest.fail("it measures")
+
+    monkeypatch.setattr(calibrating, "calibrate", begun)
+    monkeypatch.setattr("costir.measuring.processes.together", begun)
+    monkeypatch.setenv("XDG_CONFIG_HOME", home)
+    assert cli.main(["calibrate", *what, *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_asking_whether_a_file_may_be_written_leaves_nothing(tmp_path):
+    assert output.may_write(tmp_path / "x.toml") == (tmp_path / "x.toml").resolve()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "old.toml").write_text("# made by costir 0\n")
+    output.may_write(tmp_path / "old.toml")
+    assert (tmp_path / "old.toml").read_text() == "# made by costir 0\n"
+    assert output.may_write(Path("/dev/null")) == Path("/dev/null")

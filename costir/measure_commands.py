@@ -1,4 +1,4 @@
-"""`costir measure`: parsed options in, exit code out."""
+"""`costir measure`: parsed options in, exit code out. Views, and what else needs torch, are imported once something can run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from costir import commands, measure_views, mesh_measure_views, output
-from costir.errors import CostirError
+from costir import commands, output
+from costir.errors import CostirError, LoadError
 from costir.hardware import load_chip
 from costir.page import Fact
 from costir.questions import chip_names, key_values, mesh_axes, size_values, sweep_points
@@ -32,6 +32,8 @@ def measure(o: argparse.Namespace) -> int:
     points = sweep_points(o.sweep) or [{}]
     if len(points[0]) > 1:
         raise CostirError("one size is swept at a time", "give one --sweep")
+    _refuse_early(o)
+    from costir import measure_views
     from costir.measuring.api import runnable
     from costir.measuring.measure import PATIENCE, calibration_of, clock_of
     from costir.measuring.measure import measure as run
@@ -63,9 +65,11 @@ def _on_mesh(o: argparse.Namespace, name: str, names: list[str]) -> int:
         raise CostirError(
             f"{asked or 'a second --chip'} does not go with --mesh", "leave it out: a mesh is measured at one point"
         )
+    chip = load_chip(names[0], key_values(o.set))
+    _refuse_early(o)
+    from costir import mesh_measure_views
     from costir.measuring.mesh_measure import measure_on_mesh
 
-    chip = load_chip(names[0], key_values(o.set))
     with commands.bar(f"measuring {o.subject}") as progress:
         found = measure_on_mesh(
             o.subject, mesh_axes(o.mesh), o.parallel, chip=chip, sizes=size_values(o.size), phase=o.phase, dtype=o.dtype or "",
@@ -73,6 +77,22 @@ def _on_mesh(o: argparse.Namespace, name: str, names: list[str]) -> int:
         )  # fmt: skip
     commands.emit(mesh_measure_views.measured_on_mesh(found), name, o)
     return DONE
+
+
+def _refuse_early(o: argparse.Namespace) -> None:
+    """Refuse a subject that cannot be run as soon as its name or its notation shows it: torch takes seconds to load.
+
+    Raises:
+        CostirError: it is none, has a slip, or is an exported program.
+    """
+    from costir.load import EXPORTED, load_subject, named_file
+
+    asked = {"model": o.model or "", "input": tuple(o.input), "dtype": o.dtype or "", "phase": o.phase}
+    found = named_file(o.subject, **asked)
+    if found is None:
+        load_subject(o.subject, sizes=size_values(o.size), **asked)  # only read
+    elif found[0].suffix in EXPORTED:
+        raise LoadError(f"{found[0]} is an exported program, which cannot be run", "give the Python file that it came from")
 
 
 def _picture(o: argparse.Namespace) -> tuple[str, Path] | None:
@@ -105,6 +125,7 @@ def _measured_knee(o: argparse.Namespace) -> list[Fact]:
         ChipError: where the chip was not calibrated on a machine.
     """
     import costir
+    from costir import measure_views
     from costir.measuring.api import runnable
     from costir.measuring.knee import knee, weights_bandwidth
     from costir.measuring.measure import calibration_of

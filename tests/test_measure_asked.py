@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from costir.measuring import calibrate as calibrating
 from costir.measuring.knee import Knee
 from costir.measuring.why import why
 from costir.render import render
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +120,24 @@ def test_asking_whether_a_file_may_be_written_leaves_nothing(tmp_path):
     output.may_write(tmp_path / "old.toml")
     assert (tmp_path / "old.toml").read_text() == "# made by costir 0\n"
     assert output.may_write(Path("/dev/null")) == Path("/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("subject", "says"),
+    [
+        ("nosuch.py", "no such file: 'nosuch.py'"),
+        ("pyproject.toml", "is no .py, .json or .pt2 file"),
+        ("examples/mlp.py:A", "names 'A' and --model names 'B'"),
+        ("x[B,D] . w[D", "expected ',' or ']'"),
+        ("program.pt2", "is an exported program, which cannot be run"),
+    ],
+)
+@pytest.mark.parametrize("mesh", [[], ["--mesh", "X=2", "--parallel", "dp=X"]], ids=["one", "mesh"])
+def test_a_wrong_subject_is_refused_before_torch_is_loaded(chip, tmp_path, subject, says, mesh):
+    (tmp_path / "program.pt2").touch()
+    subject = str(tmp_path / subject) if subject.endswith(".pt2") else subject
+    asked = ["measure", subject, "--chip", chip.path, *mesh, *(["--model", "B"] if ":" in subject else [])]
+    code = f"import sys; from costir.cli import main; print(main({asked!r}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert says in done.stderr

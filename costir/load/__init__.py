@@ -46,25 +46,45 @@ def load_subject(
         LoadError: where it is nothing that can be analysed; NotationError where a notation string has a slip.
         SizeError: where `sizes` names a size that the subject has not, or an absurd value.
     """
-    found = _file(subject)
+    found = named_file(subject, model=model, input=input, dtype=dtype, phase=phase)
     if found is None:
-        return _notation(subject, model, input, dtype, sizes or {}, phase, mesh)
+        return parse(subject, dtype, sizes or {}, mesh)
     path, name = found
     if path.suffix == ".py":
         from costir.load import python_file
 
-        return python_file.load(path, _one_name(name, model), input, dtype, sizes, traced_phase(phase))
+        return python_file.load(path, name, input, dtype, sizes, traced_phase(phase))
+    if path.suffix in EXPORTED:
+        return ExportedSubject(str(path))
+    from costir.load import hf
+
+    return hf.load(path, model, dtype, sizes, phase, "static" if cache == "static" else "dynamic")
+
+
+def named_file(
+    subject: str, *, model: str = "", input: Sequence[str] = (), dtype: str = "", phase: str = "forward"
+) -> tuple[Path, str] | None:
+    """The file that a subject names, and the model in it; None for a notation string. Opens nothing: see `load_subject`.
+
+    Raises:
+        LoadError: where it is nothing that can be loaded, or not with these options.
+    """
+    found = _file(subject)
+    if found is None:
+        _refuse_as_notation(subject, model, input, phase)
+        return None
+    path, name = found
+    if path.suffix == ".py":
+        return path, _one_name(name, model)
     if path.suffix in EXPORTED:
         _refuse(f"the exported program {path}", model=model, input=input, dtype=dtype)
-        return ExportedSubject(str(path))
-    if path.is_dir() or path.suffix == ".json":
-        from costir.load import hf
-
+    elif path.is_dir() or path.suffix == ".json":
         _refuse(f"the config {path}", input=input)
-        return hf.load(path, model, dtype, sizes, phase, "static" if cache == "static" else "dynamic")
-    raise LoadError(
-        f"{path} is no .py, .json or .pt2 file", "give a Python file, a config.json, an exported program or a notation"
-    )
+    else:
+        raise LoadError(
+            f"{path} is no .py, .json or .pt2 file", "give a Python file, a config.json, an exported program or a notation"
+        )
+    return path, name
 
 
 def _file(subject: str) -> tuple[Path, str] | None:
@@ -90,15 +110,7 @@ def _refuse(what: str, **options: object) -> None:
         raise LoadError(f"{what} takes no --{given[0]}", "leave it out")
 
 
-def _notation(
-    subject: str,
-    model: str,
-    input: Sequence[str],
-    dtype: str,
-    sizes: Mapping[str, int],
-    phase: str,
-    mesh: Mapping[str, int] | None,
-) -> Graph:
+def _refuse_as_notation(subject: str, model: str, input: Sequence[str], phase: str) -> None:
     if "[" not in subject:
         raise _no_such_file(subject)
     _refuse("a notation string", model=model, input=input)
@@ -106,7 +118,6 @@ def _notation(
         raise LoadError(
             f"a notation string has no {phase} phase", "write the backward products as strings of their own, or a Python file"
         )
-    return parse(subject, dtype, sizes, mesh)
 
 
 def _no_such_file(subject: str) -> LoadError:
@@ -123,4 +134,4 @@ def _no_such_file(subject: str) -> LoadError:
     return LoadError(f"no such file: {shown!r}, and it is no notation", close if close.startswith("did you mean") else hint)
 
 
-__all__ = ["Built", "ExportedSubject", "Family", "NotationError", "load_subject"]
+__all__ = ["Built", "ExportedSubject", "Family", "NotationError", "load_subject", "named_file"]

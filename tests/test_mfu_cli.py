@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 
 import pytest
 
-from costir import cli
+from costir import cli, commands
 from costir.utilisation import mfu
 
 MATMUL = "bf16[B,D] . bf16[D,F] -> bf16[B,F]"
@@ -18,6 +19,20 @@ def run(capsys, *arguments):
     code = cli.main([str(a) for a in arguments])
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def test_what_takes_long_is_told_as_by_analyze(capsys, monkeypatch):
+    """A model is traced for many seconds: on a terminal one sees that something happens, and what."""
+    told = []
+
+    @contextlib.contextmanager
+    def progress(what, after=2.0):
+        told.append(what)
+        yield
+
+    monkeypatch.setattr(commands, "progress", progress)
+    assert run(capsys, "mfu", MATMUL, *RUN)[0] == 0
+    assert told == [f"analysing {MATMUL}", "counting"]
 
 
 RUN = ("--chip", "h100", "--rate", "100step/s")

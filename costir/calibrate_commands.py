@@ -39,8 +39,9 @@ def calibrate(o: argparse.Namespace) -> int:
 
     with commands.bar("calibrating") as progress:
         found, text = run(o.threads, progress)
+    known = str(path) if o.output else "here"
     chip = _written(o, path, found, text)
-    commands.emit(calibrate_views.calibrated(found, chip, str(path), not o.device and gpu.is_there()), name, o)
+    commands.emit(calibrate_views.calibrated(found, chip, str(path), known, not o.device and gpu.is_there()), name, o)
     return DONE
 
 

@@ -15,8 +15,8 @@ from costir.units import si
 AWAY = 0.05  # of the core's time
 
 
-def calibrated(c: Calibration, chip: Chip, path: str, gpu: bool = False) -> View:
-    """The machine in a few lines; `gpu`: it has a GPU, too, which was not asked for."""
+def calibrated(c: Calibration, chip: Chip, path: str, known: str = "here", gpu: bool = False) -> View:
+    """The machine in a few lines; `known` is what its file is called as a chip; `gpu`: it has one, too, not asked for."""
     numbers = c.numbers
     levels = [(int(k.rpartition("_")[2]), v) for k, v in numbers.items() if k.startswith("bandwidth_")]
     rows = [(si(size, "B"), si(rate, "B/s")) for size, rate in levels]
@@ -30,7 +30,7 @@ def calibrated(c: Calibration, chip: Chip, path: str, gpu: bool = False) -> View
     tail = [
         Fact("overhead", ", ".join(f"{k} {seconds(v)}" for k, v in around.items())),
         Fact("fresh pages", f"{numbers['fresh'] * 1e9:.3f} ns per byte more for results of 32 MB and above"),
-        Fact("written", path), Fact("use", "costir measure model.py --chip here; costir analyze model.py --chip here"),
+        Fact("written", path), Fact("use", f"costir measure model.py --chip {known}; costir analyze model.py --chip {known}"),
     ]  # fmt: skip
     if numbers.get("away", 0.0) > AWAY:
         busy = f"other processes had the core {numbers['away']:.0%} of the time: calibrate again when nothing else runs"

@@ -141,3 +141,12 @@ def test_a_wrong_subject_is_refused_before_torch_is_loaded(chip, tmp_path, subje
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
     assert done.stdout.split() == ["2", "False"]
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_calibration_says_how_its_own_file_is_used(tmp_path, monkeypatch, capsys, chip, named):
+    monkeypatch.setattr(calibrating, "calibrate", lambda *_: (made_up(), Path(chip.path).read_text()))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert cli.main(["calibrate", *(["-o", str(tmp_path / "mine.toml")] if named else [])]) == 0
+    known = str(tmp_path / "mine.toml") if named else "here"
+    assert f"costir measure model.py --chip {known}; costir analyze model.py --chip {known}" in capsys.readouterr().out

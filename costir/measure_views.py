@@ -16,7 +16,9 @@ from costir.units import si
 
 SMALL = 0.005  # operators below this share of the time are one line
 SCHEMA = "costir/measure/1"
-MATCHED = "operators in place by torch's profiler, the whole without it, the best of many steps; only while nothing else ran here"
+MATCHED = (
+    "operators in place by torch's profiler, the whole without it, the best of many steps; only while nothing else ran here"
+)
 ALIKE = "* another operator's curve stands in for one that was not calibrated"
 
 

@@ -104,6 +104,8 @@ def _picture(o: argparse.Namespace) -> tuple[str, Path] | None:
         raise CostirError(f"no plot {kind[:40]!r}", "write --plot roofline or --plot sweep, perhaps =FILE.svg")
     if kind == "sweep" and not o.sweep:
         raise CostirError("--plot sweep needs a sweep", "add for example --sweep B=1:128:x2")
+    if kind == "roofline" and o.sweep:
+        raise CostirError("--plot roofline looks at one point", "leave --sweep out, or draw --plot sweep")
     path = Path(name or f"measured.{kind}.svg")
     if path.suffix.lower() not in (".svg", ".png"):
         raise CostirError(f"a plot cannot be written to {name[:80]!r}", "give a file that ends in .svg or .png")

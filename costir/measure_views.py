@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from costir.document import plain_number, seconds
+from costir.document import plain_number, seconds, subject_title
 from costir.measuring.knee import Knee
 from costir.measuring.measure import Measurement, Row
 from costir.measuring.pace import middle
@@ -45,8 +45,7 @@ def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brie
         tables.append(_parts(m, reason))
         tail.append(Fact("would help most", reason.advice))
     tail += [Fact("note", n) for n in dict.fromkeys(n for x in found for n in x.notes)]
-    phase = {"forward": "forward pass", "backward": "forward and backward pass", "train": "training step"}[m.phase]
-    return Document(f"{m.name}: {phase}, measured", tuple(head), tuple(tables), tuple(tail))
+    return Document(f"{subject_title(m.name, m.phase)}, measured", tuple(head), tuple(tables), tuple(tail))
 
 
 def _pace(found: Sequence[Measurement]) -> str:
@@ -132,7 +131,7 @@ def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
         ruled = [x.sizes[swept] for x in found if binds(x) == "overhead"]
         yield Fact("overhead rules", f"up to {swept} = {max(ruled)}" if ruled else f"nowhere in this range of {swept}")
     if not all(x.summary.verdict for x in found):
-        yield Fact("verdict", f"none: {_no_verdict(found)}")
+        yield Fact("verdict", f"none: {no_verdict(found)}")
         return
     if swept:
         errors = sorted(abs(x.summary.total_error) for x in found)
@@ -226,7 +225,7 @@ def _point(m: Measurement) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _no_verdict(found: Sequence[Measurement]) -> str:
+def no_verdict(found: Sequence[Measurement]) -> str:
     """Why there is none."""
     if all(m.summary.sound for m in found):
         return "the machine was not as free as when it was calibrated"
@@ -261,5 +260,5 @@ def knee_facts(k: Knee, solved: float | None, rate: float, main: float) -> list[
         Fact("points", ", ".join(f"{v}: {seconds(t)}" for v, t in k.points)),
     ]
     if any(not m.summary.verdict for m in k.measurements):
-        facts.append(Fact("verdict", f"none: {_no_verdict(k.measurements)}"))
+        facts.append(Fact("verdict", f"none: {no_verdict(k.measurements)}"))
     return facts

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import costir
 from costir.build import build
 from costir.document import plain_number, title
 from costir.errors import CostirError
+from costir.label_places import Box, Label, Line, along, around, pixels, place
 from costir.report import ChipInfo, Report, Row
 from costir.units import si
 
@@ -27,10 +27,6 @@ MOST_LABELS, LEAST_LABELS = 14, 6
 SHORT_NAME = 26
 DPI = 150
 SAME = 1.03  # points closer than this ratio in both directions are one point
-Box = tuple[float, float, float, float]
-Spot = tuple[float, float]
-Line = tuple[Spot, Spot]
-Label = tuple[float, float, str, str]  # where, what, colour
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,80 +220,12 @@ def _operator_labels(dots: Sequence[Dot]) -> list[Label]:
 
 
 def _label(axes: Axes, labels: Sequence[Label], dots: Sequence[Dot], lines: Sequence[Line]) -> None:
-    """Each label at the nearest free place around its point, with a thin line where that is not beside it."""
+    """Each label at the nearest free place around its point."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    fig = axes.get_figure()
-    FigureCanvasAgg(fig).draw()
-    pixel: Callable[[float, float], Spot] = lambda x, y: tuple(axes.transData.transform((x, y)))
-    taken = [_around(pixel(d.x, d.y), 7) for d in dots] + [_around(pixel(x, y), 5) for x, y, _, _ in labels]
-    taken += [_around(spot, 2) for line in lines for spot in _along(pixel(*line[0]), pixel(*line[1]))]
+    FigureCanvasAgg(axes.get_figure()).draw()
+    pixel = pixels(axes)
+    taken = [around(pixel(d.x, d.y), 7) for d in dots] + [around(pixel(x, y), 5) for x, y, _, _ in labels]
     legend = axes.get_legend()
     taken += [t.get_window_extent().extents for t in (*axes.texts, *([legend] if legend is not None else []))]
-    frame = axes.get_window_extent().extents
-    written: list[Box] = []
-    for x, y, words, color in labels:
-        text = axes.annotate(words, (x, y), (0, 0), textcoords="offset points", fontsize=8, color=color, zorder=5)
-        size, spot = text.get_window_extent(), pixel(x, y)
-        places = ((spot[0] + dx, spot[1] + dy) for dx, dy in _places(size.width, size.height))
-        boxes = [(u, v, u + size.width, v + size.height) for u, v in places]
-        possible = [b for b in boxes if _inside(b, frame) and _free(b, taken)]
-        free = next((b for b in possible if _reaches(spot, b, written)), possible[0] if possible else None)
-        if free is None:
-            text.remove()
-            continue
-        taken.append(free)
-        written.append(free)
-        text.set_position(((free[0] - spot[0]) * 72 / DPI, (free[1] - spot[1]) * 72 / DPI))
-        taken += [_around(p, 1) for p in _lead(axes, spot, free)]
-
-
-def _free(box: Box, taken: Sequence[Box]) -> bool:
-    return not any(_overlap(box, t) for t in taken)
-
-
-def _reaches(spot: Spot, box: Box, written: Sequence[Box]) -> bool:
-    """Whether the line from a point to its label crosses no other label."""
-    return all(_free(_around(p, 0), written) for p in _along(spot, _edge(spot, box)))
-
-
-def _edge(spot: Spot, box: Box) -> Spot:
-    """The place in a box that is nearest to a point."""
-    return min(max(spot[0], box[0]), box[2]), min(max(spot[1], box[1]), box[3])
-
-
-def _around(spot: Spot, r: float) -> Box:
-    return spot[0] - r, spot[1] - r, spot[0] + r, spot[1] + r
-
-
-def _along(a: Spot, b: Spot) -> Iterable[Spot]:
-    """Places along a line, close together."""
-    steps = max(int(math.dist(a, b) / 6), 1)
-    return ((a[0] + (b[0] - a[0]) * i / steps, a[1] + (b[1] - a[1]) * i / steps) for i in range(steps + 1))
-
-
-def _places(width: float, height: float) -> Iterable[tuple[float, float]]:
-    """Offsets of a label's lower left corner from its point, nearest first, in pixels."""
-    for radius in range(12, 260, 9):
-        for k in range(20):
-            angle = math.pi * k / 10
-            across, up = radius * math.cos(angle), radius * math.sin(angle)
-            yield across - (width if across < -1 else 0 if across > 1 else width / 2), up - height / 2
-
-
-def _inside(box: Box, frame: Box) -> bool:
-    return box[0] > frame[0] + 4 and box[1] > frame[1] + 4 and box[2] < frame[2] - 4 and box[3] < frame[3] - 4
-
-
-def _overlap(a: Box, b: Box) -> bool:
-    return a[0] < b[2] + 2 and b[0] < a[2] + 2 and a[1] < b[3] + 2 and b[1] < a[3] + 2
-
-
-def _lead(axes: Axes, point: Spot, box: Box) -> Iterable[Spot]:
-    """A thin line from a point to the nearest edge of its label, where they are apart; returns where it runs."""
-    nearest = _edge(point, box)
-    if math.dist(point, nearest) < 13:
-        return ()
-    (x0, y0), (x1, y1) = (axes.transData.inverted().transform(p) for p in (point, nearest))
-    axes.plot([x0, x1], [y0, y1], color="#888888", linewidth=0.6, zorder=3)
-    return _along(point, nearest)
+    place(axes, labels, taken, [around(spot, 2) for line in lines for spot in along(pixel(*line[0]), pixel(*line[1]))])

@@ -157,11 +157,9 @@ def _roofs(axes: Axes, peaks: dict[str, float], slopes: dict[str, float]) -> Non
 
 def _points(axes: Axes, dots: Sequence[Dot]) -> None:
     """Measurements by phase, estimates, and a thin line between the two of an operator."""
-    for phase, (marker, color) in KINDS.items():
-        own = [d for d in dots if d.row.phase == phase]
-        if own:
-            axes.scatter([d.x for d in own], [d.y for d in own], s=[d.area for d in own], marker=marker, color=color,
-                         alpha=0.7, edgecolors="white", linewidths=0.7, zorder=4)  # fmt: skip
+    for d in dots:  # the largest first, so that none hides behind another
+        marker, color = KINDS[d.row.phase]
+        axes.scatter([d.x], [d.y], s=d.area, marker=marker, color=color, alpha=0.7, edgecolors="white", lw=0.7, zorder=4)
     axes.vlines([d.x for d in dots], [d.y for d in dots], [d.estimate for d in dots], color=ORANGE, lw=0.7, zorder=3)
     axes.scatter([d.x for d in dots], [d.estimate for d in dots], s=16, color=ORANGE, marker="x", linewidths=1, zorder=4.5)
 

@@ -16,6 +16,7 @@ from costir.hardware import load_chip
 from costir.measuring import calibrate as calibrating
 from costir.measuring.estimate import Estimate
 from costir.measuring.measure import Measurement, Row, Summary
+from costir.measuring.pace import Pace
 
 SUMMARY = Summary(0.05, 0.1, 0.5, 0.9, 0, 0.02, 0.1, 0.0)
 PEAK, MEMORY, CACHE = 1e11, 2e10, 1e11  # of the made-up chip: FLOP/s and bytes per second
@@ -41,7 +42,7 @@ def row(phase, path, op, seconds, intensity, speed=0.9, kernel=1.0):
 
 
 def measurement(chip, rows, whole, **other):
-    given = {"name": "toy", "sizes": {"B": 4, "T": 64, "D": 128}, "phase": "train", "summary": SUMMARY, **other}
+    given = {"name": "toy", "sizes": {"B": 4, "T": 64, "D": 128}, "phase": "train", "summary": SUMMARY, "pace": Pace(), **other}
     between = max(0.0, whole - sum(r.measured or 0 for r in rows))
     return Measurement(chip=chip, rows=tuple(rows), bound=sum(r.bound for r in rows), estimate=1.05 * whole, measured=whole,
                        between=between, around=between, modules=9, operators=100, **given)  # fmt: skip

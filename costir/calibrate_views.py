@@ -32,8 +32,9 @@ def calibrated(c: Calibration, chip: Chip, path: str, known: str = "here", gpu: 
         Fact("fresh pages", f"{numbers['fresh'] * 1e9:.3f} ns per byte more for results of 32 MB and above"),
         Fact("written", path), Fact("use", f"costir measure model.py --chip {known}; costir analyze model.py --chip {known}"),
     ]  # fmt: skip
-    if numbers.get("away", 0.0) > AWAY:
-        busy = f"other processes had the core {numbers['away']:.0%} of the time: calibrate again when nothing else runs"
+    away = max(numbers.get(k, 0.0) for k in ("away", "shared"))
+    if away > AWAY:
+        busy = f"others had the core {away:.0%} of the time: calibrate again when nothing else runs"
         tail.append(Fact("busy", busy))
     if gpu:
         tail.append(Fact("gpu", "this machine has one, too: costir calibrate --device cuda measures it"))

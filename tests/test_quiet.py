@@ -9,8 +9,10 @@ import pytest
 import torch
 from calibrations import Still, made_up
 
+import costir
 import costir.measuring.pace as pacing
 from costir.calibration import Calibration
+from costir.errors import ChipError
 from costir.hardware import load_chip
 from costir.load.subject import family_of
 from costir.measuring import calibrate, measure, quiet
@@ -181,3 +183,8 @@ def test_the_estimate_is_at_the_pace_of_the_run(chip, monkeypatch):
     two = measure.measure(family_of(model, {}), chip, clock=Still())
     assert two.estimate == pytest.approx(1.1 * one.estimate)
     assert (one.pace.product, two.pace.product) == pytest.approx((1, 1.1))
+
+
+def test_a_mesh_needs_a_chip():
+    with pytest.raises(ChipError):
+        costir.measure_on_mesh("model.py", {"X": 2}, "dp=X", chip=None)

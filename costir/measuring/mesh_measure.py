@@ -17,7 +17,7 @@ from costir.api import analyze
 from costir.chip import Chip
 from costir.collective_times import KINDS, Collectives
 from costir.errors import ChipError, CostirError, LoadError, SizeError
-from costir.hardware import load_chip
+from costir.hardware import chip_of
 from costir.measuring import measure
 from costir.measuring.mesh_records import Asked, Ran
 from costir.measuring.processes import Progress, together
@@ -130,7 +130,7 @@ def measure_on_mesh(
         raise SizeError("pp cannot be measured: its stages are different programs", "choose dp, fsdp or tp")
     if plan.axes_of("cp"):
         raise SizeError("cp cannot be measured here: torch's ring attention has no operator for CPUs", "choose dp, fsdp or tp")
-    machine = load_chip(chip) if isinstance(chip, str) else chip
+    machine = chip_of(chip)
     measure.calibration_of(machine)
     known = collectives_of(machine, plan.mesh)
     if not 2 <= plan.devices <= MOST_PROCESSES:

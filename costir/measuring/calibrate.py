@@ -97,13 +97,15 @@ def calibrate(
     torch.set_num_threads(threads)
     try:
         with torch.no_grad():
-            clock = QuietClock(patience=PATIENCE)
+            clock = QuietClock(patience=0.0)
             c = Calibrator(progress, clock)
             torch.empty(LARGEST_KEPT)  # glibc keeps for reuse what is no larger than a block that it had to free before
             every = kernels() if every is None else every
             curves: dict[str, Curve] = {}
+            points = sum(sum(1 for _ in k.points()) for k in every)
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
+                clock.patience += PATIENCE * sum(1 for _ in kernel.points()) / points  # a busy moment must not use up all of it
                 curves[kernel.name] = c.curve(kernel)
             clock.patience = min(PATIENCE, max(0.0, ALL - AFTER - (time.perf_counter() - began)))
             c.progress("what has left the caches", 0.75)

@@ -36,7 +36,7 @@ from costir.trace import Optimizer
 
 SHARE = 0.01  # operators below this share of the time are left out of the medians
 LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
-AWAY = 0.20  # of a core: a calibration that had to share so much of it says little
+AWAY = 0.20  # of a core's time, or of the timings: a calibration that had to share so much says little
 SHORT = 0.1  # of a bound
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments

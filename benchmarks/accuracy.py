@@ -385,7 +385,7 @@ def verdicts(runs: list[list[Result]]) -> list[str]:
     busy = [f"{r.case} ({r.summary.loaded:+.0%})" for run in runs for r in run if not r.summary.verdict]
     noisy = [f"{r.case} ({r.summary.noise:.0%})" for run in runs for r in run if r.summary.noise > NOISY]
     if busy:
-        out.append(f"BUSY: the machine was slower than when it was calibrated: {', '.join(busy)}")
+        out.append(f"NO VERDICT, with how much slower the machine was than when it was calibrated: {', '.join(busy)}")
     if noisy:
         out.append(f"NOISY: repeated steps spread: {', '.join(noisy)}")
     return out

@@ -245,7 +245,7 @@ def _cached(chip: Chip) -> float | None:
     c = chip.calibration
     if c is None or c.gpu or "memory.bandwidth" in chip.settings:
         return None
-    return max((v for k, v in c.numbers.items() if k.startswith("bandwidth_")), default=None)
+    return max((rate for _, rate in c.envelope), default=None)
 
 
 SHORT = {

@@ -18,8 +18,7 @@ AWAY = 0.05  # of the core's time
 def calibrated(c: Calibration, chip: Chip, path: str, known: str = "here", gpu: bool = False) -> View:
     """The machine in a few lines; `known` is what its file is called as a chip; `gpu`: it has one, too, not asked for."""
     numbers = c.numbers
-    levels = [(int(k.rpartition("_")[2]), v) for k, v in numbers.items() if k.startswith("bandwidth_")]
-    rows = [(si(size, "B"), si(rate, "B/s")) for size, rate in levels]
+    rows = [(si(size, "B"), si(rate, "B/s")) for size, rate in c.envelope]
     head = [
         Fact("machine", f"{c.about['cpu']}, {c.threads} thread{'s' if c.threads > 1 else ''}, torch {c.about['torch']}"),
         Fact("noise", f"{c.noise:.1%}: the median of repeated timings over the best"),
@@ -32,9 +31,8 @@ def calibrated(c: Calibration, chip: Chip, path: str, known: str = "here", gpu: 
         Fact("fresh pages", f"{numbers['fresh'] * 1e9:.3f} ns per byte more for results of 32 MB and above"),
         Fact("written", path), Fact("use", f"costir measure model.py --chip {known}; costir analyze model.py --chip {known}"),
     ]  # fmt: skip
-    away = max(numbers.get(k, 0.0) for k in ("away", "shared"))
-    if away > AWAY:
-        busy = f"others had the core {away:.0%} of the time: calibrate again when nothing else runs"
+    if c.away > AWAY:
+        busy = f"others had the core {c.away:.0%} of the time: calibrate again when nothing else runs"
         tail.append(Fact("busy", busy))
     if gpu:
         tail.append(Fact("gpu", "this machine has one, too: costir calibrate --device cuda measures it"))
@@ -83,7 +81,7 @@ def gpu_calibrated(c: Calibration, chip: Chip, path: str, known: str) -> View:
         Fact("written", path), Fact("use", f"costir analyze model.py --chip {known}; costir chips {known}"),
         Fact("not for", "costir measure, which runs models on the CPU"),
     ]  # fmt: skip
-    rows = [(si(int(k.rpartition("_")[2]), "B"), si(v, "B/s")) for k, v in n.items() if k.startswith("bandwidth_")]
+    rows = [(si(size, "B"), si(rate, "B/s")) for size, rate in c.envelope]
     known_curves = ((name, c.curves[name]) for name in SHOWN if name in c.curves)
     lines = [
         (name, ", ".join(f"{a} = {g[-1]}" for a, g in zip(curve.axes, curve.grid, strict=True)), seconds(curve.seconds[-1]))

@@ -21,6 +21,7 @@ from costir.errors import ChipError
 FORMAT = 5
 SQUARED = ("side", "length", "width")  # axes with whose square the work grows; with the others it grows in proportion
 MOST_THREADS = 4096
+BANDWIDTH = "bandwidth_"  # and a working set: the name of a number
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,17 @@ class Calibration:
         """How many threads it was measured with."""
         return int(self.about.get("threads", "1"))
 
+    @property
+    def envelope(self) -> list[tuple[int, float]]:
+        """Working sets in bytes, ascending, and the bytes per second that no kernel was seen to exceed over as much memory."""
+        known = {k.removeprefix(BANDWIDTH): v for k, v in self.numbers.items() if k.startswith(BANDWIDTH)}
+        return sorted((int(k), v) for k, v in known.items())
+
+    @property
+    def away(self) -> float:
+        """The share of the time, or of the timings, in which others had the core; 0 where that is not known."""
+        return max(self.numbers.get(k, 0.0) for k in ("away", "shared"))
+
     def changed(self, curves: Mapping[str, Curve], numbers: Mapping[str, float]) -> Calibration:
         """The same with these curves and numbers; what it lacks is said in the same way."""
         both = copy.copy(self.curves), copy.copy(self.numbers)
@@ -148,7 +160,8 @@ def from_table(where: str, table: Any) -> Calibration | None:
         numbers = _Named(where, "number", {k: float(v) for k, v in table["number"].items()})
         about = {k: str(v) for k, v in table["about"].items()}
         noise, threads = float(table["noise"]), int(about.get("threads", "1"))
-        sizes = [int(k.removeprefix("bandwidth_")) for k in numbers if k.startswith("bandwidth_")]
+        found = Calibration(about, noise, numbers, curves)
+        sizes = found.envelope
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {str(error)[:60]}"
         raise ChipError(f"{where}: its calibration is damaged ({what})", "run costir calibrate again") from error
@@ -158,7 +171,7 @@ def from_table(where: str, table: Any) -> Calibration | None:
     possible = 0 <= noise < 100 and 1 <= threads <= MOST_THREADS and all(share <= 1 for share in shares)
     if not possible or not all(math.isfinite(v) and v >= 0 for v in numbers.values()):
         raise ChipError(f"{where}: its calibration has numbers that cannot be", "run costir calibrate again")
-    return Calibration(about, noise, numbers, curves)
+    return found
 
 
 def _curve(c: Mapping[str, Any]) -> Curve:

@@ -124,8 +124,8 @@ def _peaks(m: Measurement) -> dict[str, float]:
 
 def _slopes(m: Measurement) -> dict[str, float]:
     """The bandwidths: of main memory, and of the nearest cache where it is faster."""
-    slow, numbers = float(m.chip.memory_bandwidth), m.chip.calibration.numbers if m.chip.calibration else {}
-    fast = max([v for k, v in numbers.items() if k.startswith("bandwidth_")], default=slow)
+    slow, known = float(m.chip.memory_bandwidth), m.chip.calibration.envelope if m.chip.calibration else []
+    fast = max([rate for _, rate in known], default=slow)
     return {"main memory": slow} | ({"nearest cache": fast} if fast > slow else {})
 
 

@@ -39,7 +39,8 @@ def test_what_is_no_chip_is_refused(given):
 
     analysis = costir.analyze(build)
     for asked in (lambda: costir.measure(build, chip=given), lambda: analysis.memory.largest("B", given),
-                  lambda: costir.plan(build, given, devices=2, batch=8)):  # fmt: skip
+                  lambda: costir.plan(build, given, devices=2, batch=8),
+                  lambda: costir.measure_on_mesh("model.py", {"X": 2}, "dp=X", chip=given)):  # fmt: skip
         with pytest.raises(ChipError, match="is no chip"):
             asked()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from costir.calibration import Calibration, Curve, to_toml
+from costir.calibration import BANDWIDTH, Calibration, Curve, to_toml
 from costir.measuring.clock import HOST, Clock, HostClock
 from costir.measuring.frames import frames
 from costir.measuring.interrupted import aged, interrupted
@@ -102,10 +102,10 @@ def calibrate(
             torch.empty(LARGEST_KEPT)  # glibc keeps for reuse what is no larger than a block that it had to free before
             every = kernels() if every is None else every
             curves: dict[str, Curve] = {}
-            points = sum(sum(1 for _ in k.points()) for k in every)
+            points = sum(len(k) for k in every)
             for i, kernel in enumerate(every):
                 c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
-                clock.patience += PATIENCE * sum(1 for _ in kernel.points()) / points  # a busy moment must not use up all of it
+                clock.patience += PATIENCE * len(kernel) / points  # a busy moment must not use up all of it
                 curves[kernel.name] = c.curve(kernel)
             clock.patience = min(PATIENCE, max(0.0, ALL - AFTER - (time.perf_counter() - began)))
             c.progress("what has left the caches", 0.75)
@@ -122,7 +122,7 @@ def calibrate(
     finally:
         torch.set_num_threads(before)
     numbers |= {"pulse": clock.pulse, "shared": clock.shared / max(1, clock.shared + clock.calm)}
-    numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}
+    numbers |= {f"{BANDWIDTH}{size}": rate for size, rate in envelope.items()}
     about = {**machine(), "threads": str(threads), "seconds": f"{time.perf_counter() - began:.0f}"}
     found = Calibration(about, c.noise, numbers, curves)
     return found, _chip_file(found, rates, envelope)

@@ -75,9 +75,8 @@ def bandwidth(chip: Chip, arrays: Sequence[int] = ARRAYS) -> Demo:
     c, levels = _ready(chip), caches() or _calibrated_caches(chip)
 
     def run(machine: _Session, n: int) -> Scaling:
-        found = _bare(
-            machine.today, lambda x: x.mul_(1.0), (torch.ones(n),)
-        )  # by 1: ever smaller numbers would become slow ones
+        scaled = lambda x: x.mul_(1.0)  # by 1: smaller and smaller numbers would become slow ones
+        found = _bare(machine.today, scaled, (torch.ones(n),))
         moved, best = found.sum("nbytes"), best_bandwidth(c, FLOAT * n)
         level = next((name for name, size in levels if FLOAT * n <= size), MEMORY)
         seen = machine.time(found, 5, 0.6)
@@ -247,7 +246,7 @@ def _ready(chip: Chip) -> Calibration:
     """
     c = calibration_of(chip)
     missing = [k for k in _CURVES if k not in c.curves] + [k for k in _NUMBERS if k not in c.numbers]
-    if missing or not any(k.startswith("bandwidth_") for k in c.numbers):
+    if missing or not c.envelope:
         raise ChipError(f"the calibration of {chip.label} has no {(missing or ['bandwidth'])[0]}", "run costir calibrate again")
     return c
 

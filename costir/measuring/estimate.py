@@ -266,7 +266,7 @@ class Estimator:
 
 def bandwidth(c: Calibration, working_set: float) -> float:
     """The envelope at a working set in bytes: no kernel was seen to move more per second over as much memory."""
-    envelope = _envelope(c)
+    envelope = c.envelope
     fits = [rate for size, rate in envelope if size <= working_set]
     return fits[-1] if fits else envelope[0][1]
 
@@ -277,7 +277,7 @@ def fastest(c: Calibration, working_set: float) -> float:
     Over and over again, more memory than a cache holds finds nothing in it; but of what was touched just before, a cache still
     holds as much as fits: that part comes at the cache's bandwidth, and only the rest at that of the next.
     """
-    envelope = _envelope(c)
+    envelope = c.envelope
     ends = [size for size, _ in envelope[1:]] + [math.inf]
     seconds, below = 0.0, 0.0
     for (_, rate), end in zip(envelope, ends, strict=True):
@@ -285,11 +285,6 @@ def fastest(c: Calibration, working_set: float) -> float:
         seconds += (part - below) / rate
         below = part
     return max(working_set, 1.0) / seconds
-
-
-def _envelope(c: Calibration) -> list[tuple[int, float]]:
-    """Working sets and bandwidths, ascending."""
-    return sorted((int(k.rpartition("_")[2]), v) for k, v in c.numbers.items() if k.startswith("bandwidth_"))
 
 
 class _Memory(NamedTuple):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from costir.calibration import Calibration, Curve
+from costir.calibration import BANDWIDTH, Calibration, Curve
 from costir.errors import CostirError
 from costir.measuring.calibrate import LEAST_WORK, MOVERS, TINY, Calibrator, Progress, _chip_file, _envelope, machine
 from costir.measuring.clock import Clock, CudaClock
@@ -180,7 +180,7 @@ def measured(
         raise CostirError(
             f"no float32 product was timed: {found.left_out.get(FP32.name, '?')}", "try again when the GPU is free"
         )
-    numbers |= {f"bandwidth_{size}": rate for size, rate in envelope.items()}
+    numbers |= {f"{BANDWIDTH}{size}": rate for size, rate in envelope.items()}
     about = _about(gpu, convolved, found.left_out, time.perf_counter() - began)
     calibration = Calibration(about, c.noise, numbers, found.curves)
     return calibration, _text(gpu, calibration, found.rates, envelope)

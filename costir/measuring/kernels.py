@@ -45,6 +45,10 @@ class Kernel:
         """Whether a point is small enough to be timed."""
         return math.prod(point.values()) <= self.largest
 
+    def __len__(self) -> int:
+        """How many points the grid has."""
+        return math.prod(map(len, self.axes.values()))
+
     def points(self) -> Iterator[dict[str, int]]:
         """All points of the grid, the last axis fastest."""
         for values in itertools.product(*self.axes.values()):

@@ -214,7 +214,7 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     rows = tuple(_now(row, found.speed) for row in _grouped(each))
     estimate = total(calls, (row.parts for row in each), model.leaves, today) / found.speed
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
-    summary = replace(summary, sound=not unlike and away(c) <= AWAY)
+    summary = replace(summary, sound=not unlike and c.away <= AWAY)
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between / found.speed,
         max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
@@ -362,11 +362,6 @@ def _unlike(c: Calibration, quiet: int, speed: float) -> list[str]:
     return found
 
 
-def away(c: Calibration) -> float:
-    """The share of the time, or of the timings, in which others had the core while the machine was calibrated."""
-    return max(c.numbers.get(k, 0.0) for k in ("away", "shared"))
-
-
 def notes(c: Calibration, loaded: float) -> list[str]:
     """What a reader must know: another machine than the calibrated one, or one that is busy."""
     here = {"cpu": cpu_name(), "torch": torch.__version__}
@@ -377,9 +372,9 @@ def notes(c: Calibration, loaded: float) -> list[str]:
         )
     if loaded < -LOADED:
         found.append(f"the machine is {-loaded:.0%} faster than when it was calibrated: no verdict; run costir calibrate again")
-    if away(c) > AWAY:
+    if c.away > AWAY:
         found.append(
-            f"while the machine was calibrated others had the core {away(c):.0%} of the time: no verdict; "
+            f"while the machine was calibrated others had the core {c.away:.0%} of the time: no verdict; "
             "run costir calibrate again when nothing else runs"
         )
     return found

@@ -208,7 +208,7 @@ def _compared(asked: Asked, ran: Ran, known: Collectives, traced: Calls | None, 
         notes.append(f"collectives were measured on {known.about.get('cpu')}")
     return OnMesh(
         ran.name, ran.sizes, asked.phase, asked.plan.mesh, str(asked.plan), asked.chip, tuple(parts), whole,
-        noise, computed / local if local else 1.0, ran.loaded, tuple(notes), measure.away(c),
+        noise, computed / local if local else 1.0, ran.loaded, tuple(notes), c.away,
     )  # fmt: skip
 
 

@@ -12,22 +12,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costir.calibration import Calibration, Curve
+from costir.calibration import BANDWIDTH, Calibration, Curve
 from costir.measuring.clock import HostClock
 from costir.measuring.kernels import kernels
 from costir.measuring.lookup import PRODUCTS
 from costir.measuring.timing import timed
 
 Point = tuple[int, ...]
-AGAIN: Mapping[str, Mapping[str, Point]] = {
-    "product": {"mm_nn": (256, 256, 256), "mm_nt": (128, 1024, 1024), "mm_tn": (256, 1024, 128)},
+AGAIN: Mapping[str, Mapping[str, Point]] = {  # points that were timed: between them a curve is a guess
+    "product": {"mm_nn": (128, 256, 256), "mm_nt": (128, 1024, 1024), "mm_tn": (256, 1024, 128)},
     "memory": {"copy_": (1 << 22,), "binary": (1 << 19,), "unary_": (1 << 20,)},
     "call": {"unary": (256,), "clone": (256,), "exp": (16,)},
 }
 ROUNDS, AT_LEAST = 3, 0.0007  # as calibration times them
 CROWDED = 0.40  # longer than when it was calibrated: somebody else's work crowds the memory
 CODE = ("turn", "interrupted", "resumed", "frame", "node")  # curves of what calls lose
-NO_TIME = ("apart_", "bandwidth_", "lines", "lost", "away", "pulse", "shared")  # numbers that are no seconds
+NO_TIME = ("apart_", BANDWIDTH, "lines", "lost", "away", "pulse", "shared")  # numbers that are no seconds
 
 
 @dataclass(frozen=True, slots=True)

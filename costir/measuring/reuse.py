@@ -25,7 +25,8 @@ class Reuse:
             touched in any before; -1 for what has no memory.
         since, others: since this operator ran: bytes, and which others ran.
         moved: what the call touches itself.
-        read, made: how many calls ago the memory was touched; 0 where it was not.
+        read, made: how many calls ago the memory was touched, a whole step for what was not touched in any before; 0 for what
+            has none.
     """
 
     reads: tuple[int, ...]

@@ -33,13 +33,13 @@ class Recorded:
     Attributes:
         call: as `cost_of` takes it.
         strides: of each tensor operand, in the order of `call.inputs`.
-        far: for each tensor operand, the bytes that were touched since its memory was touched before; -1 for never.
+        far: for each tensor operand, the bytes that were touched since its memory was touched before; -1 for what has none.
         out: the same for the results' memory.
         tracked: autograd follows the call.
         since: the bytes that were touched since this operator ran; 0 for one right after another.
         others: the operators that ran since, each once.
         moved: the bytes that it touches itself.
-        read, made: for each tensor operand and result, how many calls ago its memory was touched; 0 where it was not.
+        read, made: for each tensor operand and result, how many calls ago its memory was touched; 0 for what has none.
         inner: torch itself calls it: a part of a larger function, or the backward engine. Others come from Python.
         begins: the backward engine has come to another node.
     """

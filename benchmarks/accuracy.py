@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from costir.hardware import load_chip
 from costir.load.family import Built, Family
 from costir.measuring import calibrate as calibrating
-from costir.measuring.kernels import Kernel, kernels
+from costir.measuring.kernel import Kernel
+from costir.measuring.kernels import kernels
 from costir.measuring.lesson import gpt
 from costir.measuring.measure import Summary, measure
 from costir.output import write

@@ -349,7 +349,7 @@ def test_bandwidths_leave_out_the_time_of_a_call(monkeypatch):
     sizes = []
 
     def noted(make):
-        return lambda size: (sizes.append(size), make(size))[1]
+        return lambda memory: (sizes.append(memory.nbytes), make(memory))[1]
 
     movers = {k: (noted(make), times) for k, (make, times) in calibrate.MOVERS.items()}
     monkeypatch.setattr(calibrate, "MOVERS", movers)

@@ -17,7 +17,7 @@ from costir.errors import CostirError
 from costir.hardware import load_chip
 from costir.measuring import gpu, gpu_device, gpu_kernels
 from costir.measuring.clock import HOST, CudaClock
-from costir.measuring.kernels import Kernel
+from costir.measuring.kernel import Kernel
 
 RECURRENT = ("lstm", "gru")  # slow where tensors have no memory
 GPU = Model().gpu()

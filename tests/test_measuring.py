@@ -22,7 +22,8 @@ from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
 from costir.measuring.estimate import bandwidth, fastest
-from costir.measuring.kernels import Kernel, kernels
+from costir.measuring.kernel import Kernel
+from costir.measuring.kernels import kernels
 from costir.measuring.knee import crossing
 from costir.measuring.pace import Pace, pace
 from costir.measuring.profile import Event, _matched, in_place

@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from costir.calibration import BANDWIDTH, Calibration, Curve, to_toml
 from costir.measuring.clock import HOST, Clock, HostClock
 from costir.measuring.frames import frames
 from costir.measuring.interrupted import aged, interrupted
-from costir.measuring.kernels import Kernel, kernels
+from costir.measuring.kernel import Kernel
+from costir.measuring.kernels import kernels
 from costir.measuring.nodes import nodes
 from costir.measuring.overheads import overheads
+from costir.measuring.pools import release
 from costir.measuring.quiet import QuietClock
 from costir.measuring.timing import Timed, one_by_one, timed
 
@@ -37,7 +40,7 @@ LEAST_WORK = 0.25  # of a call's time is work: what is left of a difference betw
 WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
-LONG_CALL = 0.01  # seconds: of longer ones two tell as much as more
+LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
 PATIENCE = 10.0  # seconds for waiting for quiet moments: with the kernels, and with what comes after
 AFTER, ALL = 17.0, 56.0  # seconds that what comes after takes, and that all may take
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
@@ -121,6 +124,7 @@ def calibrate(
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
+        release()
     numbers |= {"pulse": clock.pulse, "shared": clock.shared / max(1, clock.shared + clock.calm)}
     numbers |= {f"{BANDWIDTH}{size}": rate for size, rate in envelope.items()}
     about = {**machine(), "threads": str(threads), "seconds": f"{time.perf_counter() - began:.0f}"}
@@ -133,39 +137,42 @@ def calibrate(
 
 def _bandwidths(c: Calibrator) -> Iterator[tuple[int, float]]:
     """Working sets in bytes, and the bytes per second that a kernel moved over them, the time of calling it left out."""
-    calls = {name: c.time(make(TINY)) for name, (make, _) in MOVERS.items()}
+    memory = torch.ones(WORKING_SETS[-1] // 4)
+    calls = {name: c.time(make(memory[: TINY // 4])) for name, (make, _) in MOVERS.items()}
     for size in WORKING_SETS:
         for name, (make, times) in MOVERS.items():
-            seconds = c.time(make(size), rounds=3 if size < LONG_LOOK else 1)
+            seconds = c.time(make(memory[: size // 4]), rounds=3 if size < LONG_LOOK else 1)
             yield size, times * size / max(seconds - calls[name], seconds * LEAST_WORK)
 
 
-def _reader(size: int) -> Callable[[], Any]:
-    return partial(torch.sum, torch.ones(size // 4))
+def _reader(memory: Tensor) -> Callable[[], Any]:
+    return partial(torch.sum, memory)
 
 
-def _writer(size: int) -> Callable[[], Any]:
-    return partial(torch.ones(size // 4).fill_, 1.0)
+def _writer(memory: Tensor) -> Callable[[], Any]:
+    return partial(memory.fill_, 1.0)
 
 
-def _scaler(size: int) -> Callable[[], Any]:
-    return partial(torch.ones(size // 4).mul_, 1.0)
+def _scaler(memory: Tensor) -> Callable[[], Any]:
+    return partial(memory.mul_, 1.0)
 
 
-def _copier(size: int) -> Callable[[], Any]:
-    return partial(torch.ones(size // 8).copy_, torch.ones(size // 8))
+def _copier(memory: Tensor) -> Callable[[], Any]:
+    x, y = memory.view(2, -1)
+    return partial(x.copy_, y)
 
 
-def _dot(size: int) -> Callable[[], Any]:
-    return partial(torch.dot, torch.ones(size // 8), torch.ones(size // 8))
+def _dot(memory: Tensor) -> Callable[[], Any]:
+    x, y = memory.view(2, -1)
+    return partial(torch.dot, x, y)
 
 
-def _triad(size: int) -> Callable[[], Any]:
-    x, y, out = (torch.ones(size // 12) for _ in range(3))
+def _triad(memory: Tensor) -> Callable[[], Any]:
+    x, y, out = memory[: len(memory) // 3 * 3].view(3, -1)
     return partial(torch.add, x, y, out=out)
 
 
-Mover = tuple[Callable[[int], Callable[[], Any]], int]  # made for a working set in bytes, and how many times it moves that
+Mover = tuple[Callable[[Tensor], Callable[[], Any]], int]  # made for the working set, and how many times it moves that
 MOVERS: Mapping[str, Mover] = {
     "read": (_reader, 1), "write": (_writer, 1), "scale": (_scaler, 2), "copy": (_copier, 1), "dot": (_dot, 1),
     "triad": (_triad, 1),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from costir.calibration import Calibration
+from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
 from costir.ir import Call, Conventions, Cost, Tensor
 from costir.measuring.lookup import HEAVY, PICKED, PRODUCTS, VIEWS, Lookup, lookups, of_type
@@ -19,6 +19,8 @@ FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the sys
 LOOP = 1 << 20  # bytes
 WARM = 0.25  # of what a line costs where other modules ran before: what it costs again and again
 SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
+FLOAT = 4  # bytes: the curves are of float32
+LEAST = 0.25  # of a product's time is its work, where its weights are fetched meanwhile
 INNER = 0.5  # of calls from C++: no code of Python comes between, and about half is lost
 
 
@@ -76,8 +78,32 @@ class Estimator:
         """A curve, read."""
         key = (found.curve, found.sizes)
         if key not in self._known:
-            self._known[key] = self.c.curves[found.curve].at(*found.sizes)
+            with_weights = found.curve == "mm_nt" and "streamed" in self.c.curves
+            self._known[key] = self._linear(*found.sizes) if with_weights else self.c.curves[found.curve].at(*found.sizes)
         return self._known[key] * found.times
+
+    def _linear(self, m: float, n: float, k: float) -> float:
+        """Seconds of `x[m, k] @ w[n, k].T`, alone.
+
+        Where a few rows go through large weights, fetching these is most of it. So a grid point whose weights no cache holds
+        says nothing about smaller ones that a cache does: between points is interpolated what is left without the fetching.
+        """
+        return self._work.at(m, n, k) + self._fetched(m, n, k)
+
+    @functools.cached_property
+    def _work(self) -> Curve:
+        """`mm_nt` as if all weights lay in the core's own cache."""
+        curve = self.c.curves["mm_nt"]
+        points = itertools.product(*curve.grid)
+        seconds = (max(LEAST * s, s - self._fetched(*p)) for p, s in zip(points, curve.seconds, strict=True))
+        return replace(curve, seconds=tuple(seconds))
+
+    def _fetched(self, m: float, n: float, k: float) -> float:
+        """Seconds that the larger operand of a product takes longer than out of the core's own cache, used again and again."""
+        weights, few = max(m, n) * k * FLOAT, min(m, n)
+        size = self.c.curves["streamed"].grid[-1][0]
+        near, far = (self._levels(_Memory(0.0, back, 0.0, ""), 0.0, "streamed", "", few, k)[1] for back in (size, weights))
+        return weights * max(0.0, far - near)
 
     def of(self, r: Recorded, cost: Cost | None = None) -> Estimate:
         """One call of a run, right after others like it.

@@ -21,7 +21,7 @@ from costir.measuring.calibrate import LEAST_WORK, MOVERS, TINY, Calibrator, Pro
 from costir.measuring.clock import Clock, CudaClock
 from costir.measuring.gpu_device import Gpu, chosen, convolution_precision, in_tf32, is_there, precision, seen
 from costir.measuring.gpu_kernels import FP32, TYPES, Type, others, overheads, products
-from costir.measuring.kernels import Kernel
+from costir.measuring.kernel import Kernel
 from costir.measuring.timing import timed
 
 WORKING_SETS = (1 << 16, 1 << 18, *(1 << p for p in range(20, 31)), 1 << 32)
@@ -216,7 +216,7 @@ def _bandwidths(c: GpuCalibrator, sets: Sequence[int]) -> Iterator[tuple[int, fl
 
     def seconds(name: str, size: int) -> float:
         with c.on:
-            run = MOVERS[name][0](size)
+            run = MOVERS[name][0](torch.ones(size // 4))
         return c.time(run)
 
     least = {name: seconds(name, TINY) for name in MOVERS}

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from costir.measuring.clock import Clock, Run
-from costir.measuring.kernels import BY_ROWS, POINTWISE, Kernel, Make, kernels
+from costir.measuring.kernel import Kernel, Make
+from costir.measuring.kernels import BY_ROWS, POINTWISE, kernels
 from costir.measuring.overheads import _MANY, _chain, _Nested
 from costir.measuring.timing import timed
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from costir.calibration import Curve
 from costir.measuring.clock import HOST, HostClock
-from costir.measuring.kernels import Kernel
+from costir.measuring.kernel import Kernel
 from costir.measuring.lookup import HEAVY
 from costir.measuring.timing import one_by_one
 

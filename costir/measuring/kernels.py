@@ -6,65 +6,23 @@ which `estimate` looks up a call.
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costir.measuring.kernel import Kernel, Make, Run, rand
 from costir.measuring.lookup import PICKED, STEPS
-
-Run = Callable[[], Any]
-Make = Callable[..., Run]
+from costir.measuring.pools import far
 
 SIZES = (16, 256, 2048, *(1 << p for p in (13, 15, 17, 18, 19, 20, 22)))  # elements; larger ones get fresh pages at every call
 ROWS, COLUMNS = (4, 64, 1024, 16384), (16, 64, 256, 1024)
 EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 4, 16, 32, 64, 128, 512, 4096)  # of matrices; rows of a batch go further
-POOLS = tuple(1 << p for p in (20, 22, 23, 24, 26, 27, 28))  # bytes of weights
 BOTH = (("", False), ("_backward", True))
-KEPT = 1 << 18  # random numbers, again and again
 MOST_ROWS = 1 << 23  # numbers: beyond, the time grows with the number
 LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One operator, and the grid that it is timed on."""
-
-    name: str
-    axes: Mapping[str, tuple[int, ...]]
-    make: Make
-    largest: int = 1 << 62
-
-    def fits(self, point: Mapping[str, int]) -> bool:
-        """Whether a point is small enough to be timed."""
-        return math.prod(point.values()) <= self.largest
-
-    def __len__(self) -> int:
-        """How many points the grid has."""
-        return math.prod(map(len, self.axes.values()))
-
-    def points(self) -> Iterator[dict[str, int]]:
-        """All points of the grid, the last axis fastest."""
-        for values in itertools.product(*self.axes.values()):
-            yield dict(zip(self.axes, values, strict=True))
-
-
-def rand(*sizes: int) -> Tensor:
-    """Random numbers, made once and copied: making them takes longer than most operators."""
-    n = math.prod(sizes)
-    found = _random(torch.get_default_device())
-    return (found[:n].clone() if n <= KEPT else found.repeat(-(-n // KEPT))[:n]).view(sizes)
-
-
-@functools.cache
-def _random(device: torch.device) -> Tensor:
-    return torch.rand(KEPT, device=device)
 
 
 def _elements(name: str, make: Callable[[Tensor, Tensor], Run], sizes: tuple[int, ...] = SIZES) -> Kernel:
@@ -304,47 +262,11 @@ def _max_pool_backward(channels: int, side: int) -> Run:
     return lambda: aten.max_pool2d_with_indices_backward(y, x, size, step, pad, one, False, where)
 
 
-def _streamed(m: int, k: int, pool: int) -> Run:
-    """A product whose 1 MB of weights, in rows of k, were last used `pool` bytes ago."""
-    weights = itertools.cycle([torch.ones((1 << 18) // k, k).t() for _ in range(max(1, pool >> 20))])
-    x, out = rand(m, k), torch.zeros(m, (1 << 18) // k)
-    return lambda: torch.mm(x, next(weights), out=out)
-
-
-def _far(f: Callable[[Tensor], Any]) -> Make:
-    """An operator on 1 MB that was last used `pool` bytes ago."""
-
-    def make(pool: int) -> Run:
-        memory = itertools.cycle([torch.ones(1 << 18) for _ in range(max(1, pool >> 20))])
-        return lambda: f(next(memory))
-
-    return make
-
-
-SMALL, THIN = torch.ones(64, 512), torch.ones(512, 64)  # of products with 1 MB: too small to leave the cache
-FAR: dict[str, Callable[[Tensor], Any]] = {
-    "far_read": torch.sum,
-    "far_write": lambda x: x.fill_(1.0),
-    "far_update": lambda x: x.mul_(1.0),
-    "far_first": lambda x: F.linear(x.view(512, 512), SMALL),
-    "far_result": lambda x: torch.mm(THIN, SMALL, out=x.view(512, 512)),
-    "far_sum": lambda x: torch.addmm(SMALL[0], THIN, SMALL, out=x.view(512, 512)),
-}
-
-
-def _far_rows(columns: int) -> Run:
-    """Rows from all over a table of 64 MB, half of which are picked before any is again."""
-    rows = (1 << 24) // columns
-    table = torch.ones(rows, columns)
-    each = itertools.cycle(torch.randint(0, rows, (rows // 2 // PICKED, PICKED)).unbind())
-    return lambda: F.embedding(next(each), table)
-
-
 def kernels() -> list[Kernel]:
     """All of them, the cheapest first."""
     out = [_elements(name, make) for name, make in POINTWISE.items()]
     out += [_rows(name, make) for name, make in BY_ROWS.items()]
-    return out + _products() + _convolutions() + _images() + _distances()
+    return out + _products() + _convolutions() + _images() + far()
 
 
 def _products() -> list[Kernel]:
@@ -395,13 +317,4 @@ def _images() -> list[Kernel]:
         Kernel("batch_norm_training", sides, _batch_norm(True)),
         Kernel("batch_norm_backward", sides, _batch_norm_backward),
         Kernel("max_pool_backward", sides, _max_pool_backward),
-    ]
-
-
-def _distances() -> list[Kernel]:
-    """Memory by how long ago it was used."""
-    return [
-        Kernel("streamed", {"m": (1, 16, 256), "k": (128, 512, 2048), "pool": POOLS}, _streamed),
-        *(Kernel(name, {"pool": POOLS}, _far(f)) for name, f in FAR.items()),
-        Kernel("far_rows", {"columns": COLUMNS}, _far_rows),
     ]

@@ -28,7 +28,7 @@ from costir.measuring.calibrate import cpu_name
 from costir.measuring.estimate import Estimate, Estimator, bandwidth, fastest, total
 from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.profile import in_place
-from costir.measuring.quiet import SHARED, QuietClock
+from costir.measuring.quiet import QuietClock
 from costir.measuring.subject import Recorded, one_thread, subject
 from costir.measuring.timing import timed
 from costir.roofline import times
@@ -36,11 +36,12 @@ from costir.trace import Optimizer
 
 SHARE = 0.01  # operators below this share of the time are left out of the medians
 LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
+FASTER = 1.25  # times the core's speed in the calibration: that was made while somebody else had half of the core
 AWAY = 0.20  # of a core's time, or of the timings: a calibration that had to share so much says little
 SHORT = 0.1  # of a bound
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments
-ROUNDS, AT_LEAST, MOST = 50, 0.01, 3.0  # of the whole step, and seconds: of long steps few are quiet from end to end
+ROUNDS, AT_LEAST, MOST = 15, 0.02, 3.0  # of the whole step, and seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +358,7 @@ def _unlike(c: Calibration, quiet: int, speed: float) -> list[str]:
         found.append("Python is being traced (a profiler, coverage, a debugger), so it takes longer: no verdict")
     if not quiet:
         found.append("something else ran on the core all the time, perhaps another machine's work on the same one: no verdict")
-    if speed > SHARED:
+    if speed > FASTER:
         found.append(f"the core is {speed - 1:.0%} faster than when it was calibrated: no verdict; run costir calibrate again")
     return found
 

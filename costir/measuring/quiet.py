@@ -3,14 +3,18 @@
 Two threads of a processor's core may be two machines' cores: while the other one works, everything takes up to twice as long,
 for some milliseconds or some seconds, and no process of this machine shows it. And the clock of a core goes up and down with
 what the others do, by a tenth and more. A pulse, a little arithmetic between timings, shows both: a timing counts only where
-the pulse before and after it was no slow one, and the smaller differences say how fast the core was.
+the pulse before and after it was no slow one, and the smaller differences say how fast the core was. Where a core stays busy,
+the next one may be free: the clock goes there.
 """
 
 from __future__ import annotations
 
+import bisect
+import os
 import statistics
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -19,10 +23,14 @@ from costir.measuring.clock import HOST, HostClock, Run, T
 
 NUMBERS = 2048  # that a pulse works on: they stay in the nearest cache
 CALLS, CHUNKS = 6, 4  # the best chunk counts, as the first fetches code and numbers
-SHARED = 1.35  # times the usual: something else runs on the core
-LOOK = 1.0  # seconds to find out what is usual
-USUAL = 0.2  # of the pulses are shorter: quiet ones, where no more than half of the time is shared
+SHARED = 1.25  # times the usual: something else runs on the core
+LOOK, LONGEST_LOOK = 1.0, 5.0  # seconds to find out what is usual
+SPELL = 100  # pulses: some milliseconds
+EVEN = 1.04  # a spell whose pulses differ by no more was quiet: what shares a core makes them uneven
+QUIET_SPELLS = 0.3  # of all spells of a look: so many tell what is usual
 LAST = 6  # pulses that say how fast the core is
+STAY = 0.003  # seconds on a core that somebody else uses
+FASTER = 50  # pulses that much shorter than what was taken for usual: it was not
 
 
 class QuietClock(HostClock):
@@ -35,7 +43,7 @@ class QuietClock(HostClock):
     Attributes:
         speed: how fast the core was in the last timing: 1 where a pulse took its usual time, 1.1 where it was so much faster.
         calm, shared: how many timings were of quiet moments, and how many were taken although they were not, when patience was
-            over.
+            over. Where it turns out that the core was shared already when the usual was found out, all until then were.
     """
 
     def __init__(self, pulse: float = 0.0, patience: float = 10.0) -> None:
@@ -43,6 +51,9 @@ class QuietClock(HostClock):
         self.calm = self.shared = 0
         self._numbers, self._out = torch.rand(NUMBERS), torch.empty(NUMBERS)
         self._last: deque[float] = deque(maxlen=LAST)
+        self._known = bool(pulse)
+        self._faster: list[float] = []
+        self._moved = False
         self.pulse = pulse or self._usual()
         self.speed = 1.0
 
@@ -59,7 +70,9 @@ class QuietClock(HostClock):
             began = perf_counter()
             found = attempt()
             quiet = self._quiet()
-            if quiet or self.patience <= 0:
+            if self._moved and self.patience > 0:  # what it works on was in the other core's cache
+                self._moved = False
+            elif quiet or self.patience <= 0:
                 self.calm, self.shared = self.calm + quiet, self.shared + (not quiet)
                 self.speed = self.pulse / statistics.median(self._last) if quiet else 1.0
                 return found
@@ -68,17 +81,26 @@ class QuietClock(HostClock):
     def _quiet(self) -> bool:
         """Whether nothing else runs on the core just now; how fast it is, is remembered."""
         now = self._now()
+        if not self._known and now < self.pulse / SHARED:
+            self._faster.append(now)
+            if len(self._faster) >= FASTER:
+                self.pulse, self.shared, self.calm = statistics.median(self._faster), self.shared + self.calm, 0
+                self._faster, self._last = [], deque(maxlen=LAST)
         if now <= SHARED * self.pulse:
             self._last.append(now)
             return True
         return False
 
     def _wait(self) -> None:
+        stayed = 0.0
         while self.patience > 0:
             began = perf_counter()
             if self._quiet():
                 return
-            self.patience -= perf_counter() - began
+            took = perf_counter() - began
+            self.patience, stayed = self.patience - took, stayed + took
+            if stayed > STAY:
+                self._moved, stayed = move() or self._moved, 0.0
 
     def _now(self) -> float:
         """Seconds of a pulse."""
@@ -92,10 +114,36 @@ class QuietClock(HostClock):
         return best
 
     def _usual(self) -> float:
-        found, until = [], perf_counter() + LOOK
-        while perf_counter() < until:
-            found.append(self._now())
-        return sorted(found)[int(len(found) * USUAL)]
+        """Seconds of a pulse in spells in which nothing shared the core; where there are none, of the shortest pulses."""
+        began = perf_counter()
+        pulses: list[float] = []
+        even: list[float] = []
+        while True:
+            move()
+            spell = sorted(self._now() for _ in range(SPELL))
+            pulses += spell
+            if spell[SPELL * 4 // 5] <= EVEN * spell[SPELL // 10]:
+                bisect.insort(even, spell[SPELL // 2])
+            quiet = even[: bisect.bisect(even, EVEN * EVEN * even[0])] if even else []
+            spent = perf_counter() - began
+            if spent >= LONGEST_LOOK or (spent >= LOOK and len(quiet) * SPELL >= QUIET_SPELLS * len(pulses)):
+                return statistics.median(quiet or sorted(pulses)[: max(1, len(pulses) // 20)])
+
+
+def move() -> bool:
+    """Go to the next core that this thread may use, and say whether there is one.
+
+    It is not held there: where two programs want one core, the system's scheduler parts them.
+    """
+    if torch.get_num_threads() > 1 or not hasattr(os, "sched_setaffinity"):
+        return False
+    may = sorted(os.sched_getaffinity(0))
+    if len(may) < 2:
+        return False
+    now = int(Path("/proc/thread-self/stat").read_text().rsplit(")", 1)[1].split()[36])
+    os.sched_setaffinity(0, {may[(may.index(now) + 1) % len(may)] if now in may else may[0]})
+    os.sched_setaffinity(0, may)
+    return True
 
 
 __all__ = ["QuietClock"]

@@ -41,22 +41,20 @@ def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002,
         function: what to call; it is called at least twice.
         rounds: how many rounds; the best counts.
         at_least: seconds that one round must take; calls are repeated until it does.
-        most: seconds after which no further round is begun.
+        most: seconds after which no further round is begun; of a call that takes longer one is enough.
         clock: whose seconds.
     """
     function()
+    first = time.perf_counter()
     once = clock.round(function, 1)
     loops = min(clock.most_loops, max(1, int(at_least / max(once, 1e-9) * 0.7)))
     found = [(once, clock.speed)] if once >= 4 * at_least else []  # of a long call this was a round already
-    first = time.perf_counter()
-    while len(found) < rounds:
+    while len(found) < rounds and not (found and time.perf_counter() - first > most):
         took = clock.round(function, loops)
         if took < at_least * 0.6 and loops < clock.most_loops:
             loops = min(clock.most_loops, max(loops + 1, int(loops * min(at_least / max(took, 1e-9), 10))))
             continue
         found.append((took / loops, clock.speed))
-        if time.perf_counter() - first > most:
-            break
     (best, speed), usual = min(found), [s * speed for s, speed in found]  # the clock's ups and downs are no noise
     return Timed(best, statistics.median(usual) / min(usual) - 1, min(usual), speed)
 

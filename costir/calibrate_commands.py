@@ -15,6 +15,7 @@ from costir.hardware import here_path, load_chip
 
 DONE, BAD_INPUT = 0, 2
 MOST_PROCESSES = 64
+MOST_PATIENCE = 3600  # seconds
 BUDGET, BUDGET_LATE = 40.0, 20.0  # seconds for collectives; after a calibration of the machine, which takes half a minute
 
 
@@ -22,11 +23,15 @@ def calibrate(o: argparse.Namespace) -> int:
     """Measure this machine, or its collectives, and write its chip file.
 
     Raises:
-        CostirError: where more threads are asked for than the machine has cores, or none.
+        CostirError: where more threads are asked for than the machine has cores, or none; where nobody can be so patient.
     """
     index, cores = _gpu(o.device), os.cpu_count() or 1
     if index is None and not 1 <= o.threads <= cores:
         raise CostirError(f"--threads {o.threads} is not possible: this machine has {cores} cores", f"give 1 to {cores}")
+    if o.patience is not None and not 0 <= o.patience <= MOST_PATIENCE:
+        raise CostirError(f"--patience {o.patience:g} is not possible", f"give seconds, from 0 to {MOST_PATIENCE}")
+    if o.patience is not None and (o.collectives or index is not None):
+        raise CostirError("--patience is for the CPU's calibration", "leave it out, or calibrate the CPU by itself")
     if o.collectives:
         return _collectives(o)
     if o.processes is not None or o.chip:
@@ -38,7 +43,7 @@ def calibrate(o: argparse.Namespace) -> int:
     from costir.measuring.calibrate import calibrate as run
 
     with commands.bar("calibrating") as progress:
-        found, text = run(o.threads, progress)
+        found, text = run(o.threads, progress, patience=o.patience)
     known = str(path) if o.output else "here"
     chip = _written(o, path, found, text)
     commands.emit(calibrate_views.calibrated(found, chip, str(path), known, not o.device and gpu.is_there()), name, o)

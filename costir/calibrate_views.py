@@ -32,7 +32,7 @@ def calibrated(c: Calibration, chip: Chip, path: str, known: str = "here", gpu: 
         Fact("written", path), Fact("use", f"costir measure model.py --chip {known}; costir analyze model.py --chip {known}"),
     ]  # fmt: skip
     if c.away > AWAY:
-        busy = f"others had the core {c.away:.0%} of the time: calibrate again when nothing else runs"
+        busy = f"others had the core {c.away:.0%} of the time: calibrate again when nothing else runs, or with --patience 120"
         tail.append(Fact("busy", busy))
     if gpu:
         tail.append(Fact("gpu", "this machine has one, too: costir calibrate --device cuda measures it"))

@@ -227,6 +227,8 @@ def parser() -> argparse.ArgumentParser:
     b = verbs.add_parser("calibrate", help="measure this machine", description=CALIBRATE, allow_abbrev=False)
     b.add_argument("--device", metavar="cpu|cuda[:N]", default="", help="the CPU (default), or a GPU: then --chip here-gpu")
     b.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch on the CPU (default: 1)")
+    b.add_argument("--patience", type=float, metavar="SECONDS",
+                   help="how long to wait for quiet moments (default: all takes under a minute)")  # fmt: skip
     b.add_argument(
         "--collectives", action="store_true", help="measure collectives of torch.distributed, and add them to the file"
     )

@@ -42,7 +42,8 @@ LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
 PATIENCE = 10.0  # seconds for waiting for quiet moments: with the kernels, and with what comes after
-AFTER, ALL = 17.0, 56.0  # seconds that what comes after takes, and that all may take
+AFTER, ALL = 14.0, 56.0  # seconds that what comes after takes, and that all may take
+KERNELS = 0.75  # of the patience is for them
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
@@ -84,7 +85,7 @@ class Calibrator:
 
 
 def calibrate(
-    threads: int = 1, progress: Progress | None = None, every: Sequence[Kernel] | None = None
+    threads: int = 1, progress: Progress | None = None, every: Sequence[Kernel] | None = None, patience: float | None = None
 ) -> tuple[Calibration, str]:
     """Measure this machine.
 
@@ -92,6 +93,7 @@ def calibrate(
         threads: how many threads torch may use.
         progress: called with what is being done, and the share of the work that is done.
         every: the kernels to time, where not all of `kernels()`.
+        patience: seconds that may be spent on waiting for quiet moments; left out, as many as keep all of it under a minute.
 
     Returns:
         the calibration, and the text of a chip file with it.
@@ -104,23 +106,17 @@ def calibrate(
             c = Calibrator(progress, clock)
             torch.empty(LARGEST_KEPT)  # glibc keeps for reuse what is no larger than a block that it had to free before
             every = kernels() if every is None else every
-            curves: dict[str, Curve] = {}
-            points = sum(len(k) for k in every)
-            for i, kernel in enumerate(every):
-                c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
-                clock.patience += PATIENCE * len(kernel) / points  # a busy moment must not use up all of it
-                curves[kernel.name] = c.curve(kernel)
-            clock.patience = min(PATIENCE, max(0.0, ALL - AFTER - (time.perf_counter() - began)))
-            c.progress("what has left the caches", 0.75)
-            lost, apart = interrupted(every, clock)
-            curve, lines = frames(clock)
-            curves |= {**lost, **aged(clock), "frame": curve, "node": nodes(clock)}
+            curves = _curves(c, clock, every, PATIENCE if patience is None else KERNELS * patience)
+            left = max(0.0, ALL - AFTER - (time.perf_counter() - began))
+            clock.patience = min(PATIENCE, left) if patience is None else (1 - KERNELS) * patience
+            found, numbers = _losses(c, clock, every)
+            curves |= found
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
             rates = {"fp32": _fp32_rate(c, curves), **_rates(c)}
             c.progress("overheads", 0.95)
-            numbers = {**overheads(clock), "lines": lines, "fresh": _fresh(clock), **apart}
+            numbers |= {**overheads(clock), "fresh": _fresh(clock)}
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
@@ -128,8 +124,27 @@ def calibrate(
     numbers |= {"pulse": clock.pulse, "shared": clock.shared / max(1, clock.shared + clock.calm)}
     numbers |= {f"{BANDWIDTH}{size}": rate for size, rate in envelope.items()}
     about = {**machine(), "threads": str(threads), "seconds": f"{time.perf_counter() - began:.0f}"}
-    found = Calibration(about, c.noise, numbers, curves)
-    return found, _chip_file(found, rates, envelope)
+    calibration = Calibration(about, c.noise, numbers, curves)
+    return calibration, _chip_file(calibration, rates, envelope)
+
+
+def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience: float) -> dict[str, Curve]:
+    """All kernels over their grids; the patience is spread over them, as a busy moment must not use up all of it."""
+    curves: dict[str, Curve] = {}
+    points = sum(len(k) for k in every)
+    for i, kernel in enumerate(every):
+        c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
+        clock.patience += patience * len(kernel) / points
+        curves[kernel.name] = c.curve(kernel)
+    return curves
+
+
+def _losses(c: Calibrator, clock: HostClock, every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, float]]:
+    """What is lost where code, memory and Python's lines have left the caches: curves and numbers."""
+    c.progress("what has left the caches", 0.75)
+    lost, apart = interrupted(every, clock)
+    frame, lines = frames(clock)
+    return {**lost, **aged(clock), "frame": frame, "node": nodes(clock)}, {"lines": lines, **apart}
 
 
 # ------------------------------------------------------------------------------------------------ rates and bandwidths

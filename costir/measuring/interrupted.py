@@ -135,7 +135,7 @@ def aged(clock: HostClock = HOST) -> dict[str, Curve]:
     By use: to read it, to write it, to change it in place, and as the weights of a product. Little other memory leaves it in
     the core's own cache; more drives it into the one that is shared with what else the machine runs, where it does not stay.
     """
-    memory, little, rows = torch.ones(1 << 18), torch.ones(512, 2), torch.ones(4, 512)
+    little, rows = torch.ones(512, 2), torch.ones(4, 512)
     uses = {
         "read": torch.sum, "write": partial(torch.fill_, value=1.0), "update": partial(torch.Tensor.mul_, other=1.0),
         "weights": lambda x: F.linear(rows, x.view(-1, 512)),
@@ -143,11 +143,15 @@ def aged(clock: HostClock = HOST) -> dict[str, Curve]:
     points: list[Point] = list(itertools.product(DRIVEN, MICROSECONDS))
     works = [between(*point) for point in points]
     found: dict[str, dict[Point, list[float]]] = {name: {point: [] for point in points} for name in uses}
+    each = {name: torch.ones(1 << 18) for name in uses}
+    begin = [partial(use, each[name]) for name, use in uses.items()]
+    # A use's code is fetched before: that it was away costs, too, and is counted apart.
+    again = [call for name, use in uses.items() for call in (partial(use, little), partial(use, each[name]))]
     for _ in range(FEWER):
         for point, work in zip(points, works, strict=True):
-            for name, use in uses.items():  # its code is fetched before: that it was away costs, too, and is counted apart
-                calls = (partial(use, memory), work, partial(use, little), partial(use, memory))
-                found[name][point].append(_rows(calls, 1, clock)[0][-1])
+            row = _rows([*begin, work, *again], 1, clock)[0][len(begin) + 1 :]
+            for name, seconds in zip(uses, row[1::2], strict=True):
+                found[name][point].append(seconds)
     return {f"aged_{name}": _aged({k: statistics.quantiles(s)[0] for k, s in by.items()}) for name, by in found.items()}
 
 

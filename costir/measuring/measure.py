@@ -376,6 +376,6 @@ def notes(c: Calibration, loaded: float) -> list[str]:
     if c.away > AWAY:
         found.append(
             f"while the machine was calibrated others had the core {c.away:.0%} of the time: no verdict; "
-            "run costir calibrate again when nothing else runs"
+            "run costir calibrate again when nothing else runs, or with --patience 120"
         )
     return found

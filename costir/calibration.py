@@ -35,7 +35,7 @@ class Curve:
     """
 
     axes: tuple[str, ...]
-    grid: tuple[tuple[int, ...], ...]
+    grid: tuple[tuple[float, ...], ...]
     seconds: tuple[float, ...]
 
     @functools.cached_property

@@ -51,8 +51,8 @@ def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brie
 def _pace(found: Sequence[Measurement]) -> str:
     p = middle(*(m.pace for m in found))
     return (
-        f"products take {p.product:.2f}, memory {p.memory:.2f}, calls {p.call:.2f} times as long as when they were calibrated; "
-        "so does the estimate"
+        f"products take {p.product:.2f}, memory {p.memory:.2f}, calls {p.call:.2f} times as long as when they were calibrated, "
+        f"and others empty the shared cache {p.leaving:.2g} times as fast; so does the estimate"
     )
 
 
@@ -216,7 +216,7 @@ def _point(m: Measurement) -> dict[str, Any]:
         },
         "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between if seen else None,
                   "between_estimate": m.around},
-        "pace": {"product": m.pace.product, "memory": m.pace.memory, "call": m.pace.call},
+        "pace": {"product": m.pace.product, "memory": m.pace.memory, "call": m.pace.call, "leaving": m.pace.leaving},
         "operators": [
             {"phase": r.phase, "path": r.path, "op": r.op, "count": r.count, "bound": r.bound, "estimate": r.estimate,
              "measured": r.measured, "error": r.error, "binds": r.binds, "alike": r.alike} for r in m.rows

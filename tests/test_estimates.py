@@ -78,6 +78,32 @@ def test_weights_that_were_not_used_lately_take_longer():
     assert far.cold > 0
 
 
+def test_large_weights_beside_small_ones_make_these_no_slower():
+    """A machine that multiplies 1e11 times a second and fetches 1 MB of weights in 10 us more where no cache holds 8 MB of them.
+
+    On the grid, weights of [4096, 1024] are fetched, those of [1024, 256] are not; nor are those of [2048, 512], between them.
+    """
+    c = made_up()
+    shape = next(k for k in kernels() if k.name == "mm_nt")
+    pools = next(k for k in kernels() if k.name == "streamed")
+
+    def fetched(nbytes):
+        return 10e-6 * nbytes / 2**20 if nbytes >= 8 << 20 else 0.0
+
+    def product(m, n, k):
+        return m * n * k / 1e11 + fetched(max(m, n) * k * 4)
+
+    streamed = tuple(1e-6 + fetched(p["pool"]) / (p["pool"] >> 20) for p in pools.points())
+    curves = {
+        "mm_nt": Curve(tuple(shape.axes), tuple(shape.axes.values()), tuple(product(**p) for p in shape.points())),
+        "streamed": Curve(tuple(pools.axes), tuple(pools.axes.values()), streamed),
+    }
+    estimator = Estimator(c.changed(curves, {}))
+    for m, n, k in ((1, 2048, 512), (1, 512, 2048), (1, 4096, 256), (1, 4096, 4096), (4, 2048, 512), (128, 1024, 1024)):
+        assert estimator.seconds(Lookup("mm_nt", (m, n, k))) == pytest.approx(product(m, n, k), rel=0.02)
+    assert curves["mm_nt"].at(1, 2048, 512) > 2 * product(1, 2048, 512)  # what interpolation alone makes of it
+
+
 def surfaces(**named):
     """A calibration in which an interruption costs 1 us for each 1 MB and each ms, whatever is interrupted."""
     c = made_up()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 
 import pytest
 import torch
 from calibrations import Still, made_up
 
 import costir.measuring.pace as pacing
-from costir.calibration import Calibration
+from costir.calibration import Calibration, Curve
 from costir.hardware import load_chip
 from costir.load.subject import family_of
-from costir.measuring import calibrate, measure, quiet
+from costir.measuring import calibrate, interrupted, measure, quiet
 from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.quiet import QuietClock
 from costir.measuring.timing import one_by_one, timed
@@ -28,6 +29,16 @@ class Core:
         monkeypatch.setattr("costir.measuring.clock.perf_counter", lambda: self.t)
         monkeypatch.setattr("costir.measuring.timing.time.perf_counter", lambda: self.t)
         monkeypatch.setattr(QuietClock, "_now", self.pulse)
+        monkeypatch.setattr(quiet, "move", self.move)
+        self.moved, self.others = 0, None
+
+    def move(self):
+        """To the next core, where there is one; what happens there begins."""
+        self.moved += 1
+        if self.others is None:
+            return False
+        self.slower = self.others
+        return True
 
     def pulse(self, clock=None):
         self.now = next(self.slower)
@@ -66,10 +77,87 @@ def test_seconds_are_those_at_the_usual_speed(monkeypatch):
     assert one_by_one(core.work, 3, clock=clock) == pytest.approx(1e-3)
 
 
-def test_what_is_usual_is_found_out_where_others_have_the_core_most_of_the_time(monkeypatch):
-    Core(monkeypatch, itertools.cycle([1.0, 1.8, 1.9]))
-    monkeypatch.setattr(quiet, "LOOK", 1e-3)
-    assert QuietClock().pulse == pytest.approx(1e-5)
+UNEVEN = [1.5, 1.8, 1.6, 1.9, 1.7]
+
+
+def look(monkeypatch, pulses):
+    """Looks of at least 2 spells, and of 20 at most, on a core whose pulses these are."""
+    core = Core(monkeypatch, pulses)
+    spell = quiet.SPELL * 1e-5
+    monkeypatch.setattr(quiet, "LOOK", 2 * spell)
+    monkeypatch.setattr(quiet, "LONGEST_LOOK", 20 * spell)
+    return core, QuietClock()
+
+
+def test_what_is_usual_is_found_out_where_others_have_the_core_at_first(monkeypatch):
+    busy = itertools.islice(itertools.cycle(UNEVEN), 4 * quiet.SPELL)
+    core, clock = look(monkeypatch, itertools.chain(busy, itertools.repeat(1.0)))
+    assert clock.pulse == pytest.approx(1e-5)
+    assert core.t < 20 * quiet.SPELL * 1e-5  # no longer than it must
+
+
+def test_what_is_usual_where_the_core_is_never_quiet_for_long(monkeypatch):
+    _, clock = look(monkeypatch, itertools.cycle([1.0, *UNEVEN]))
+    assert clock.pulse == pytest.approx(1e-5)
+
+
+def test_a_core_that_was_shared_from_the_beginning_is_found_out(monkeypatch):
+    """Evenly shared, so that nothing shows it: everything is faster later, and what was timed before counts as shared."""
+    core, clock = look(monkeypatch, itertools.chain([1.5] * 2 * quiet.SPELL, [1.5] * 40, itertools.repeat(1.0)))
+    assert clock.pulse == pytest.approx(1.5e-5)
+    before = [clock.round(core.work, 1) for _ in range(10)]
+    assert before == pytest.approx([1.5e-3] * 10)
+    for _ in range(40 + quiet.FASTER):
+        clock.round(core.work, 1)
+    assert clock.pulse == pytest.approx(1e-5)
+    assert clock.shared >= 10
+    assert clock.round(core.work, 1) == pytest.approx(1e-3)
+
+
+def test_what_the_calibration_says_is_usual_stays(monkeypatch):
+    core = Core(monkeypatch, itertools.repeat(0.5))
+    clock = QuietClock(1e-5)
+    for _ in range(2 * quiet.FASTER):
+        clock.round(core.work, 1)
+    assert clock.pulse == 1e-5
+    assert clock.speed == pytest.approx(2)
+
+
+def test_a_core_that_stays_busy_is_left(monkeypatch):
+    """And the first timing on the next one does not count: what it works on was in the other core's cache."""
+    core = Core(monkeypatch, itertools.repeat(2.0))
+    core.others = itertools.repeat(1.0)
+    clock = QuietClock(1e-5, patience=1.0)
+    began = []
+    assert clock.round(lambda: (began.append(core.t), core.work()), 1) == pytest.approx(1e-3)
+    assert (core.moved, clock.calm, clock.shared) == (1, 1, 0)
+    assert began[0] == pytest.approx(quiet.STAY, rel=0.1)
+    assert len(began) == 2
+    clock.round(core.work, 1)
+    assert (core.moved, clock.calm) == (1, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only on Linux")
+def test_going_to_another_core_holds_nobody_there():
+    may = os.sched_getaffinity(0)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert quiet.move() == (len(may) > 1)
+        assert os.sched_getaffinity(0) == may
+        torch.set_num_threads(2)
+        assert not quiet.move()  # where several threads work, the system knows best
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_pulse_after_a_timing_is_that_before_the_next(monkeypatch):
+    pulses = []
+    core = Core(monkeypatch, (pulses.append(1) or 1.0 for _ in itertools.count()))
+    clock = QuietClock(1e-5)
+    for _ in range(10):
+        clock.round(core.work, 1)
+    assert len(pulses) == 11
 
 
 def test_a_pulse_takes_some_time():
@@ -105,10 +193,11 @@ def test_the_pace_is_that_of_a_few_kernels_of_each_kind(monkeypatch):
         return Seen(seconds)
 
     monkeypatch.setattr(pacing, "timed", fake)
+    monkeypatch.setattr(pacing, "leaving", lambda curves, clock: 3.0)
     found = pace(c, Still())
-    assert dataclasses.astuple(found) == pytest.approx((1.2, 1.5, 0.8))
+    assert dataclasses.astuple(found) == pytest.approx((1.2, 1.5, 0.8, 3.0))
     few = Calibration(c.about, c.noise, c.numbers, {"unary": c.curves["unary"]})
-    assert dataclasses.astuple(pace(few, Still())) == pytest.approx((1.0, 1.0, 0.8))  # what is not known is as it was
+    assert dataclasses.astuple(pace(few, Still())) == pytest.approx((1.0, 1.0, 0.8, 3.0))  # what is not known is as it was
     assert set(asked) <= set(c.curves)
 
 
@@ -134,8 +223,60 @@ def test_a_calibration_at_another_pace():
     assert all(same.curves[k].seconds == pytest.approx(v.seconds) for k, v in c.curves.items())
 
 
+def aging(scale):
+    """Memory that takes 1 us, and up to 9 us more the longer it was left alone; it is gone after some ms."""
+    us = interrupted.MICROSECONDS
+    seconds = tuple(1e-6 * (10 - 9 / (1 + scale * x / 2000)) for _ in interrupted.DRIVEN for x in us)
+    return {f"aged_{use}": Curve(("bytes", "us"), (interrupted.DRIVEN, us), seconds) for use in interrupted.USES}
+
+
+@pytest.mark.parametrize("faster", [0.25, 1, 4])
+def test_how_fast_the_shared_cache_is_emptied(monkeypatch, faster):
+    then, now = aging(1.0), aging(1.0)
+    sample = lambda points, rounds, clock: {
+        use: {(size, us): [now[f"aged_{use}"].at(size, us * faster)] * rounds for size, us in points}
+        for use in interrupted.USES
+    }
+    monkeypatch.setattr(interrupted, "_aging", sample)
+    assert interrupted.leaving(then) == pytest.approx(faster, rel=0.01)
+    assert interrupted.leaving({}) == 1
+
+
+def test_a_cache_that_is_emptied_faster_ages_memory_by_as_much():
+    c = made_up().changed({**aging(1.0), "interrupted": aging(1.0)["aged_read"]}, {})
+    now = at_pace(c, Pace(leaving=4.0))
+    for name in ("aged_read", "aged_weights", "interrupted"):
+        assert now.curves[name].at(1 << 12, 1000) == pytest.approx(c.curves[name].at(1 << 12, 4000))
+    assert now.curves["exp"].grid == c.curves["exp"].grid
+
+
 def test_the_middle_of_two_paces():
-    assert dataclasses.astuple(middle(Pace(1.0, 4.0, 1.0), Pace(4.0, 1.0, 1.0))) == pytest.approx((2.0, 2.0, 1.0))
+    found = middle(Pace(1.0, 4.0, 1.0, 2.0), Pace(4.0, 1.0, 1.0, 8.0))
+    assert dataclasses.astuple(found) == pytest.approx((2.0, 2.0, 1.0, 4.0))
+
+
+# ------------------------------------------------------------------------------------------------------------- patience
+
+
+def test_as_much_patience_as_was_asked_for():
+    clock = Still()
+    clock.patience = 0.0
+    assert sum(calibrate._patience(clock, 120.0, 0.0, stage) for stage in calibrate.SHARES) == pytest.approx(120)
+
+
+def test_without_asking_it_takes_under_a_minute(monkeypatch):
+    """The kernels take 40 s; what comes after them uses up all the patience that it has."""
+    clock, now = Still(), [0.0]
+    clock.patience = 0.0
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: now[0])
+    patience = calibrate._patience(clock, None, 0.0, "kernels")
+    now[0] = 40.0
+    assert patience < 10
+    after = {"losses": 7.0, "rates": 3.0, "overheads": 4.0}
+    for stage, seconds in after.items():
+        now[0] += seconds + calibrate._patience(clock, None, 0.0, stage)
+    assert now[0] == pytest.approx(calibrate.ALL)
+    assert calibrate._patience(clock, None, 0.0, "overheads") == calibrate.LEAST
 
 
 # ------------------------------------------------------------------------------------------------------------- verdicts

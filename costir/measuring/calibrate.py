@@ -41,9 +41,11 @@ WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
-PATIENCE = 10.0  # seconds for waiting for quiet moments: with the kernels, and with what comes after
-AFTER, ALL = 14.0, 56.0  # seconds that what comes after takes, and that all may take
-KERNELS = 0.75  # of the patience is for them
+PATIENCE = 16.0  # seconds for waiting for quiet moments
+SHARES = {"kernels": 0.5, "losses": 0.25, "rates": 0.1, "overheads": 0.15}  # of the patience
+ALL = 57.0  # seconds that it may take where nobody asked for more patience
+LEAST = 0.3  # seconds that each stage may wait
+STAGES = {"losses": 14.0, "rates": 7.0, "overheads": 4.0}  # seconds from the beginning of each to the end
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
@@ -106,15 +108,17 @@ def calibrate(
             c = Calibrator(progress, clock)
             torch.empty(LARGEST_KEPT)  # glibc keeps for reuse what is no larger than a block that it had to free before
             every = kernels() if every is None else every
-            curves = _curves(c, clock, every, PATIENCE if patience is None else KERNELS * patience)
-            left = max(0.0, ALL - AFTER - (time.perf_counter() - began))
-            clock.patience = min(PATIENCE, left) if patience is None else (1 - KERNELS) * patience
+            stage = partial(_patience, clock, patience, began)
+            curves = _curves(c, clock, every, stage("kernels"))
+            clock.patience = stage("losses")
             found, numbers = _losses(c, clock, every)
             curves |= found
+            clock.patience = stage("rates")
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
             rates = {"fp32": _fp32_rate(c, curves), **_rates(c)}
+            clock.patience = stage("overheads")
             c.progress("overheads", 0.95)
             numbers |= {**overheads(clock), "fresh": _fresh(clock)}
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
@@ -126,6 +130,18 @@ def calibrate(
     about = {**machine(), "threads": str(threads), "seconds": f"{time.perf_counter() - began:.0f}"}
     calibration = Calibration(about, c.noise, numbers, curves)
     return calibration, _chip_file(calibration, rates, envelope)
+
+
+def _patience(clock: QuietClock, asked: float | None, began: float, stage: str) -> float:
+    """Seconds that a stage may wait: what those before it have left over is for those that follow, too."""
+    left = max(0.0, clock.patience)
+    if asked is not None:
+        return left + SHARES[stage] * asked
+    if stage not in STAGES:
+        return SHARES[stage] * PATIENCE
+    following = [share for name, share in SHARES.items() if list(SHARES).index(name) >= list(SHARES).index(stage)]
+    in_all = ALL - STAGES[stage] - (time.perf_counter() - began)
+    return max(LEAST, in_all * SHARES[stage] / sum(following))
 
 
 def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience: float) -> dict[str, Curve]:

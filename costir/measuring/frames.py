@@ -7,7 +7,6 @@ model, and after work whose memory has driven the interpreter's code out of the 
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -32,12 +31,14 @@ def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
     with torch.no_grad():
         pairs = [(module, plain, lines(module) - lines(plain)) for module, plain in _pairs()]
         memory = torch.ones(BYTES[-1] // 4)
-        found: dict[Point, float] = {}
-        for size in BYTES:
-            work = between(size, 1, memory)
-            rounds = [[clock.usual(partial(_sample, work, *pair))[0] for pair in pairs] for _ in range(1 + ROUNDS)]
-            found[(size,)] = statistics.median(itertools.chain(*rounds[1:]))  # the first finds other caches
-    return line("bytes", found), statistics.fmean(n for *_, n in pairs)
+        works: dict[Point, Call] = {(size,): between(size, 1, memory) for size in BYTES}
+        found: dict[Point, list[float]] = {point: [] for point in works}
+        for _ in range(ROUNDS):  # over all sizes: what changes meanwhile falls on all of them alike
+            for point, work in works.items():
+                for keep in (False, True):  # the first finds the caches as another size left them
+                    row = [clock.usual(partial(_sample, work, *pair))[0] for pair in pairs]
+                    found[point] += row if keep else []
+    return line("bytes", {k: statistics.median(v) for k, v in found.items()}), statistics.fmean(n for *_, n in pairs)
 
 
 def _sample(work: Call, module: Call, plain: Call, number: int) -> tuple[float]:

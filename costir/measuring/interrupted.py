@@ -8,6 +8,7 @@ nor a single slow call is in it; a difference of long loops would be mostly thei
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +39,17 @@ MOST = 5.0  # times the average that an operator's own code may take
 SAMPLES = ((1 << 20, 4000), (1 << 22, 4000), (1 << 24, 16000))  # that the framework's code is tried with
 FEW = 12  # kernels that stand for all
 
+AGES, FEW_AGED = (1000, 4000, 16000), 5  # microseconds and rounds that tell how fast it goes now
+DOUBT = 0.01  # the price of another speed, for the logarithm of how many times: a cache that was empty tells none
+
 Run = Callable[[], Any]
 Point = tuple[int, ...]
+
+FEW_ROWS = torch.ones(4, 512)
+USES: Mapping[str, Callable[..., Any]] = {  # of memory
+    "read": torch.sum, "write": partial(torch.fill_, value=1.0), "update": partial(torch.Tensor.mul_, other=1.0),
+    "weights": lambda x: F.linear(FEW_ROWS, x.view(-1, 512)),
+}  # fmt: skip
 
 
 def interrupted(every: Sequence[Kernel], clock: HostClock = HOST) -> tuple[dict[str, Curve], dict[str, float]]:
@@ -135,24 +145,50 @@ def aged(clock: HostClock = HOST) -> dict[str, Curve]:
     By use: to read it, to write it, to change it in place, and as the weights of a product. Little other memory leaves it in
     the core's own cache; more drives it into the one that is shared with what else the machine runs, where it does not stay.
     """
-    little, rows = torch.ones(512, 2), torch.ones(4, 512)
-    uses = {
-        "read": torch.sum, "write": partial(torch.fill_, value=1.0), "update": partial(torch.Tensor.mul_, other=1.0),
-        "weights": lambda x: F.linear(rows, x.view(-1, 512)),
-    }  # fmt: skip
-    points: list[Point] = list(itertools.product(DRIVEN, MICROSECONDS))
+    found = _aging(list(itertools.product(DRIVEN, MICROSECONDS)), FEWER, clock)
+    return {f"aged_{name}": _aged({k: statistics.quantiles(s)[0] for k, s in by.items()}) for name, by in found.items()}
+
+
+def leaving(curves: Mapping[str, Curve], clock: HostClock = HOST) -> float:
+    """How many times as fast as in these curves memory leaves the shared cache now: what others run there is not always alike.
+
+    1 where they are not known.
+    """
+    if not all(f"aged_{name}" in curves for name in USES):
+        return 1.0
+    now = {
+        (name, us): statistics.quantiles(seconds)[0]
+        for name, by in _aging([(DRIVEN[0], us) for us in AGES], FEW_AGED, clock).items()
+        for (_, us), seconds in by.items()
+    }
+
+    def off(faster: float) -> float:
+        then = {(n, us): _clamped(curves[f"aged_{n}"], us * faster) for n, us in now}
+        return statistics.fmean(abs(math.log(now[k] / then[k])) for k in now) + DOUBT * abs(math.log(faster))
+
+    speeds: list[float] = [2.0 ** (i / 4) for i in range(-20, 21)]
+    return min(speeds, key=off)
+
+
+def _clamped(curve: Curve, microseconds: float) -> float:
+    return curve.at(curve.grid[0][0], min(microseconds, curve.grid[1][-1]))
+
+
+def _aging(points: Sequence[Point], rounds: int, clock: HostClock) -> dict[str, dict[Point, list[float]]]:
+    """For each use and each point of bytes and microseconds between, the seconds that 1 MB took, in so many rounds."""
+    little = torch.ones(512, 2)
     works = [between(*point) for point in points]
-    found: dict[str, dict[Point, list[float]]] = {name: {point: [] for point in points} for name in uses}
-    each = {name: torch.ones(1 << 18) for name in uses}
-    begin = [partial(use, each[name]) for name, use in uses.items()]
+    found: dict[str, dict[Point, list[float]]] = {name: {point: [] for point in points} for name in USES}
+    each = {name: torch.ones(1 << 18) for name in USES}
+    begin = [partial(use, each[name]) for name, use in USES.items()]
     # A use's code is fetched before: that it was away costs, too, and is counted apart.
-    again = [call for name, use in uses.items() for call in (partial(use, little), partial(use, each[name]))]
-    for _ in range(FEWER):
+    again = [call for name, use in USES.items() for call in (partial(use, little), partial(use, each[name]))]
+    for _ in range(rounds):
         for point, work in zip(points, works, strict=True):
             row = _rows([*begin, work, *again], 1, clock)[0][len(begin) + 1 :]
-            for name, seconds in zip(uses, row[1::2], strict=True):
+            for name, seconds in zip(USES, row[1::2], strict=True):
                 found[name][point].append(seconds)
-    return {f"aged_{name}": _aged({k: statistics.quantiles(s)[0] for k, s in by.items()}) for name, by in found.items()}
+    return found
 
 
 def _aged(found: Mapping[Point, float]) -> Curve:

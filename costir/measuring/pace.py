@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costir.calibration import BANDWIDTH, Calibration, Curve
 from costir.measuring.clock import HostClock
+from costir.measuring.interrupted import leaving
 from costir.measuring.kernels import kernels
 from costir.measuring.lookup import PRODUCTS
 from costir.measuring.timing import timed
@@ -32,15 +33,19 @@ NO_TIME = ("apart_", BANDWIDTH, "lines", "lost", "away", "pulse", "shared")  # n
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many times as long as when they were calibrated products, memory and calls take now."""
+    """How many times as long as when they were calibrated products, memory and calls take now.
+
+    And how many times as fast memory leaves the cache that is shared with what else the machine runs.
+    """
 
     product: float = 1.0
     memory: float = 1.0
     call: float = 1.0
+    leaving: float = 1.0
 
     def at_speed(self, speed: float) -> Pace:
         """The same where the core is so much faster than usual."""
-        return Pace(self.product / speed, self.memory / speed, self.call / speed)
+        return replace(self, product=self.product / speed, memory=self.memory / speed, call=self.call / speed)
 
     @property
     def loaded(self) -> float:
@@ -63,7 +68,7 @@ def pace(c: Calibration, clock: HostClock) -> Pace:
         logs = [math.log(longer(name, point)) for name, point in found.items() if name in c.curves]
         return math.exp(math.fsum(logs) / len(logs)) if logs else 1.0
 
-    return Pace(**{kind: together(found) for kind, found in AGAIN.items()})
+    return Pace(**{kind: together(found) for kind, found in AGAIN.items()}, leaving=leaving(c.curves, clock))
 
 
 def middle(*paces: Pace) -> Pace:
@@ -79,7 +84,10 @@ def at_pace(c: Calibration, p: Pace) -> Calibration:
     def scaled(name: str, curve: Curve) -> Curve:
         work = p.call if name.startswith(CODE) else p.product if name.startswith((*PRODUCTS, "streamed")) else p.memory
         seconds = tuple(min(s, call) * p.call + max(0.0, s - call) * work for s in curve.seconds)
-        return Curve(curve.axes, curve.grid, seconds)
+        grid = tuple(
+            tuple(x / p.leaving for x in g) if axis == "us" else g for axis, g in zip(curve.axes, curve.grid, strict=True)
+        )
+        return Curve(curve.axes, grid, seconds)
 
     def now(name: str, value: float) -> float:
         return value if name.startswith(NO_TIME) else value * (p.memory if name == "fresh" else p.call)

@@ -29,6 +29,7 @@ SPELL = 100  # pulses: some milliseconds
 EVEN = 1.04  # a spell whose pulses differ by no more was quiet: what shares a core makes them uneven
 QUIET_SPELLS = 0.3  # of all spells of a look: so many tell what is usual
 LAST = 6  # pulses that say how fast the core is
+STILL = 0.0002  # seconds after a pulse of a quiet moment that is taken for quiet
 STAY = 0.003  # seconds on a core that somebody else uses
 FASTER = 50  # pulses that much shorter than what was taken for usual: it was not
 
@@ -53,7 +54,7 @@ class QuietClock(HostClock):
         self._last: deque[float] = deque(maxlen=LAST)
         self._known = bool(pulse)
         self._faster: list[float] = []
-        self._moved = False
+        self._moved, self._seen = False, -1.0
         self.pulse = pulse or self._usual()
         self.speed = 1.0
 
@@ -88,12 +89,14 @@ class QuietClock(HostClock):
                 self._faster, self._last = [], deque(maxlen=LAST)
         if now <= SHARED * self.pulse:
             self._last.append(now)
+            self._seen = perf_counter()
             return True
+        self._seen = -1.0
         return False
 
     def _wait(self) -> None:
         stayed = 0.0
-        while self.patience > 0:
+        while self.patience > 0 and perf_counter() - self._seen > STILL:
             began = perf_counter()
             if self._quiet():
                 return

@@ -93,6 +93,7 @@ class ModelClock:
 
     most_loops = 64
     speed = 1.0
+    quiet = True
 
     def __init__(self, model: Model):
         self.model = model

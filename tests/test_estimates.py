@@ -79,7 +79,7 @@ def test_weights_that_were_not_used_lately_take_longer():
 
 
 def test_large_weights_beside_small_ones_make_these_no_slower():
-    """A machine that multiplies 1e11 times a second and fetches 1 MB of weights in 10 us more where no cache holds 8 MB of them.
+    """A machine that multiplies 4e10 times a second and fetches 1 MB of weights in 10 us more where no cache holds 8 MB of them.
 
     On the grid, weights of [4096, 1024] are fetched, those of [1024, 256] are not; nor are those of [2048, 512], between them.
     """
@@ -91,7 +91,7 @@ def test_large_weights_beside_small_ones_make_these_no_slower():
         return 10e-6 * nbytes / 2**20 if nbytes >= 8 << 20 else 0.0
 
     def product(m, n, k):
-        return m * n * k / 1e11 + fetched(max(m, n) * k * 4)
+        return m * n * k / 4e10 + fetched(max(m, n) * k * 4)
 
     streamed = tuple(1e-6 + fetched(p["pool"]) / (p["pool"] >> 20) for p in pools.points())
     curves = {
@@ -101,7 +101,7 @@ def test_large_weights_beside_small_ones_make_these_no_slower():
     estimator = Estimator(c.changed(curves, {}))
     for m, n, k in ((1, 2048, 512), (1, 512, 2048), (1, 4096, 256), (1, 4096, 4096), (4, 2048, 512), (128, 1024, 1024)):
         assert estimator.seconds(Lookup("mm_nt", (m, n, k))) == pytest.approx(product(m, n, k), rel=0.02)
-    assert curves["mm_nt"].at(1, 2048, 512) > 2 * product(1, 2048, 512)  # what interpolation alone makes of it
+    assert curves["mm_nt"].at(1, 2048, 512) > 1.2 * product(1, 2048, 512)  # what interpolation alone makes of it
 
 
 def surfaces(**named):

@@ -14,7 +14,7 @@ import costir.measuring.pace as pacing
 from costir.calibration import Calibration, Curve
 from costir.hardware import load_chip
 from costir.load.subject import family_of
-from costir.measuring import calibrate, interrupted, measure, quiet
+from costir.measuring import calibrate, interrupted, measure, quiet, timing
 from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.quiet import QuietClock
 from costir.measuring.timing import one_by_one, timed
@@ -61,7 +61,53 @@ def test_when_patience_is_over_any_timing_counts_and_is_known(monkeypatch):
     core = Core(monkeypatch, itertools.repeat(2.0))
     clock = QuietClock(1e-5, patience=1e-4)
     assert [clock.round(core.work, 1) for _ in range(3)] == pytest.approx([2e-3] * 3)
-    assert (clock.calm, clock.shared, clock.speed) == (0, 3, 1.0)
+    assert (clock.calm, clock.shared, clock.quiet) == (0, 3, False)
+    assert clock.speed == pytest.approx(1 / 2)  # as a pulse: of what is timed here nothing else is known
+    clock.when_quiet(core.work)
+    assert clock.speed == 1  # of what anything may be nothing is known at all
+
+
+def test_what_work_takes_longer_in_shared_moments_is_learnt_while_waiting(monkeypatch):
+    """A core on which, while it is shared, a pulse takes 1.5 times as long, products 1.2 times, and calls 1.8 times."""
+    core = Core(monkeypatch, itertools.chain([1.0] * 3, itertools.cycle([1.5] * 5 + [1.0] * 3)))
+
+    def work(longer, seconds):
+        def run():
+            core.t += seconds * (longer if core.now > 1 else 1.0)
+
+        return run
+
+    clock = QuietClock(1e-5, patience=1.0)
+    for kind, longer, seconds in (("mm", 1.2, 1e-3), ("call", 1.8, 1e-6)):
+        clock.kind = kind
+        found = [clock.round(work(longer, seconds), 1) for _ in range(40)]
+        assert found == pytest.approx([seconds] * 40)
+    clock.patience, core.slower, core.t = 0.0, itertools.repeat(1.5), core.t + 1
+    for kind, longer, seconds in (("mm", 1.2, 3e-3), ("call", 1.8, 2e-6), ("exp", 1.2, 1e-3)):  # one of which nothing is known
+        clock.kind = kind
+        took = clock.round(work(longer, seconds), 1)
+        assert took == pytest.approx(longer * seconds)
+        assert took * clock.speed == pytest.approx(seconds)
+
+
+def test_quiet_rounds_count_and_without_any_the_middle_of_what_they_would_have_taken():
+    found = timing._together([(3.0, 0.9, True), (2.0, 1.0, True), (1.5, 0.5, False)])
+    assert dataclasses.astuple(found) == pytest.approx((2.0, 0.175, 2.0, 1.0, 1.5))
+    found = timing._together([(3.0, 0.5, False), (4.0, 0.5, False), (1.0, 0.9, False)])
+    assert (found.usual, found.seen) == (1.5, 1.0)
+
+
+def test_a_bound_goes_by_what_was_seen(monkeypatch):
+    """All moments are shared, and more is reckoned to be lost than is: the rate of products is not above what they reached."""
+    clock = Still()
+    clock.quiet, clock.speed = False, 0.1
+    c = calibrate.Calibrator(None, clock)
+    kernel = next(k for k in pacing.kernels() if k.name == "mm_nn")
+    c.curve(dataclasses.replace(kernel, axes={"m": (64,), "n": (64,), "k": (64,)}))
+    a = torch.rand(64, 64)
+    best = min(clock.round(lambda: a @ a, 100) / 100 for _ in range(10))
+    assert c.rate < 3 * 2 * 64**3 / best
+
 
 
 def test_seconds_are_those_at_the_usual_speed(monkeypatch):

@@ -40,11 +40,13 @@ LEAST_WORK = 0.25  # of a call's time is work: what is left of a difference betw
 WORKING_SETS = tuple(1 << p for p in range(13, 30, 2))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
+PRODUCTS = ("mm_nn", "mm_nt", "mm_tn")
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
 PATIENCE = 16.0  # seconds for waiting for quiet moments
 SHARES = {"kernels": 0.5, "losses": 0.25, "rates": 0.1, "overheads": 0.15}  # of the patience
 ALL = 57.0  # seconds that it may take where nobody asked for more patience
 LEAST = 0.3  # seconds that each stage may wait
+FIRST = 1.0  # and the first kernel, which tells what a call takes, before all others
 STAGES = {"losses": 14.0, "rates": 7.0, "overheads": 4.0}  # seconds from the beginning of each to the end
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
@@ -61,12 +63,17 @@ class Calibrator:
         self.clock = clock
         self.progress = progress or (lambda what, share: None)
         self.spreads: list[float] = []
+        self.rate = 0.0  # the best of all products, in FLOP/s
 
     def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.0007) -> float:
         """Seconds of a call, at the usual speed."""
-        found: Timed = timed(function, rounds, at_least, LONG_CALL, self.clock)
+        return self.timed(function, rounds, at_least).usual
+
+    def timed(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.0007) -> Timed:
+        """The same, with how fast it was seen to be, for bounds."""
+        found = timed(function, rounds, at_least, LONG_CALL, self.clock)
         self.spreads.append(found.spread)
-        return found.usual
+        return found
 
     def curve(self, kernel: Kernel) -> Curve:
         """A kernel over its grid."""
@@ -74,7 +81,10 @@ class Calibrator:
         for point in kernel.points():
             at = tuple(point.values())
             if kernel.fits(point):
-                known[at] = self.time(kernel.make(**point))
+                found = self.timed(kernel.make(**point))
+                known[at] = found.usual
+                if kernel.name in PRODUCTS:
+                    self.rate = max(self.rate, 2 * math.prod(at) / found.seen)
             else:  # too large to time: as much longer as there is more of it, from the nearest that was
                 near = max((p for p in known if all(a <= b for a, b in zip(p, at, strict=True))), key=math.prod)
                 known[at] = known[near] * math.prod(at) / math.prod(near)
@@ -117,7 +127,7 @@ def calibrate(
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
-            rates = {"fp32": _fp32_rate(c, curves), **_rates(c)}
+            rates = {"fp32": _fp32_rate(c), **_rates(c)}
             clock.patience = stage("overheads")
             c.progress("overheads", 0.95)
             numbers |= {**overheads(clock), "fresh": _fresh(clock)}
@@ -147,11 +157,14 @@ def _patience(clock: QuietClock, asked: float | None, began: float, stage: str) 
 def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience: float) -> dict[str, Curve]:
     """All kernels over their grids; the patience is spread over them, as a busy moment must not use up all of it."""
     curves: dict[str, Curve] = {}
+    clock.patience = FIRST
     points = sum(len(k) for k in every)
     for i, kernel in enumerate(every):
         c.progress(kernel.name, 0.05 + 0.65 * i / len(every))
         clock.patience += patience * len(kernel) / points
+        clock.kind = kernel.name
         curves[kernel.name] = c.curve(kernel)
+    clock.kind = ""
     return curves
 
 
@@ -172,7 +185,7 @@ def _bandwidths(c: Calibrator) -> Iterator[tuple[int, float]]:
     calls = {name: c.time(make(memory[: TINY // 4])) for name, (make, _) in MOVERS.items()}
     for size in WORKING_SETS:
         for name, (make, times) in MOVERS.items():
-            seconds = c.time(make(memory[: size // 4]), rounds=3 if size < LONG_LOOK else 1)
+            seconds = c.timed(make(memory[: size // 4]), rounds=3 if size < LONG_LOOK else 1).seen
             yield size, times * size / max(seconds - calls[name], seconds * LEAST_WORK)
 
 
@@ -231,15 +244,10 @@ def _envelope(found: Iterator[tuple[int, float]]) -> dict[int, float]:
     return dict(sorted(out.items()))
 
 
-def _fp32_rate(c: Calibrator, curves: Mapping[str, Curve]) -> float:
+def _fp32_rate(c: Calibrator) -> float:
     """The best FLOP/s over all products."""
-    best = 0.0
-    for name in ("mm_nn", "mm_nt", "mm_tn"):
-        curve = curves[name]
-        sizes = [(m, n, k) for m in curve.grid[0] for n in curve.grid[1] for k in curve.grid[2]]
-        best = max(best, *(2 * m * n * k / s for (m, n, k), s in zip(sizes, curve.seconds, strict=True)))
     a = torch.rand(768, 768)
-    return max(best, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02, clock=c.clock).usual)
+    return max(c.rate, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02, clock=c.clock).seen)
 
 
 def _rates(c: Calibrator) -> dict[str, float]:
@@ -252,7 +260,7 @@ def _rates(c: Calibrator) -> dict[str, float]:
             if best and 2 * n**3 / best > SLOW:  # a type without instructions of its own, at its best already
                 break
             try:
-                best = max(best, 2 * n**3 / c.time(partial(torch.mm, a, a), 2, 0.004))
+                best = max(best, 2 * n**3 / c.timed(partial(torch.mm, a, a), 2, 0.004).seen)
             except RuntimeError:  # a type that this machine cannot multiply
                 break
         if best:

@@ -19,10 +19,12 @@ class Clock(Protocol):
     Attributes:
         most_loops: how many calls are worth timing at once.
         speed: how fast the machine was in the last round, against what is usual; 1 where that is not known.
+        quiet: whether nothing else ran then, as far as that is known.
     """
 
     most_loops: int
     speed: float
+    quiet: bool
 
     def round(self, function: Run, loops: int) -> float:
         """Seconds that the work of so many calls takes."""
@@ -36,6 +38,7 @@ class HostClock:
 
     most_loops = 10**7
     speed = 1.0
+    quiet = True
 
     def round(self, function: Run, loops: int) -> float:
         """Seconds of so many calls."""
@@ -73,6 +76,7 @@ class CudaClock:
     most_loops = 64  # a queue holds about a thousand kernels, and an operator may start several
     tries = 3
     speed = 1.0
+    quiet = True
     least_lead, most_lead = 1e-4, 0.03  # seconds
 
     def __init__(self, device: torch.device, keep_busy: Run) -> None:

@@ -4,7 +4,8 @@ Two threads of a processor's core may be two machines' cores: while the other on
 for some milliseconds or some seconds, and no process of this machine shows it. And the clock of a core goes up and down with
 what the others do, by a tenth and more. A pulse, a little arithmetic between timings, shows both: a timing counts only where
 the pulse before and after it was no slow one, and the smaller differences say how fast the core was. Where a core stays busy,
-the next one may be free: the clock goes there.
+the next one may be free: the clock goes there. And where all are busy for too long, a timing is taken as it is, less what work
+of its kind was seen to take longer while the core was shared: that is a third for products, and twice for a mere call.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ QUIET_SPELLS = 0.3  # of all spells of a look: so many tell what is usual
 LAST = 6  # pulses that say how fast the core is
 STILL = 0.0002  # seconds after a pulse of a quiet moment that is taken for quiet
 STAY = 0.003  # seconds on a core that somebody else uses
+ENOUGH = 9  # timings of a kind in shared moments tell how much longer they take
+TINY = 1e-5  # seconds: shorter calls are mostly the way to the operator, and are a kind of their own
+SHORT = 0.003  # seconds: longer timings are not made again while waiting
 FASTER = 50  # pulses that much shorter than what was taken for usual: it was not
 
 
@@ -42,7 +46,10 @@ class QuietClock(HostClock):
         patience: seconds that may be spent altogether on waiting and on timings that do not count.
 
     Attributes:
-        speed: how fast the core was in the last timing: 1 where a pulse took its usual time, 1.1 where it was so much faster.
+        kind: what is being timed; what is of one kind loses alike where the core is shared.
+        speed: how fast the core was in the last timing: 1 where a pulse took its usual time, 1.1 where it was so much faster;
+            in a shared moment that of rounds, by what is of their kind.
+        quiet: whether the last timing was of a quiet moment.
         calm, shared: how many timings were of quiet moments, and how many were taken although they were not, when patience was
             over. Where it turns out that the core was shared already when the usual was found out, all until then were.
     """
@@ -52,22 +59,33 @@ class QuietClock(HostClock):
         self.calm = self.shared = 0
         self._numbers, self._out = torch.rand(NUMBERS), torch.empty(NUMBERS)
         self._last: deque[float] = deque(maxlen=LAST)
+        self.kind, self.speed = "", 1.0
         self._known = bool(pulse)
         self._faster: list[float] = []
         self._moved, self._seen = False, -1.0
+        self._before = self._after = 0.0  # pulses
+        self._quiet_one: tuple[Run, int, float] | None = None
+        self._lost: dict[tuple[str, bool], list[float]] = {}
         self.pulse = pulse or self._usual()
-        self.speed = 1.0
 
     def round(self, function: Run, loops: int) -> float:
-        """Seconds of so many calls in a quiet moment."""
-        return self.when_quiet(lambda: HOST.round(function, loops))
+        """Seconds of so many calls in a quiet moment; where there is none, `speed` says how slow it was."""
+        seconds = self._attempt(lambda: HOST.round(function, loops), self._learn)
+        if not self.quiet:
+            self.speed = 1 / self._longer(seconds / loops)
+        elif seconds < SHORT:
+            self._quiet_one = (function, loops, seconds * self.speed)
+        return seconds
 
     host = round
 
     def when_quiet(self, attempt: Callable[[], T]) -> T:
         """What a timing returns that was made in a quiet moment; any, once patience is over."""
+        return self._attempt(attempt, lambda: None)
+
+    def _attempt(self, attempt: Callable[[], T], meanwhile: Callable[[], None]) -> T:
         while True:
-            self._wait()
+            self._wait(meanwhile)
             began = perf_counter()
             found = attempt()
             quiet = self._quiet()
@@ -75,18 +93,20 @@ class QuietClock(HostClock):
                 self._moved = False
             elif quiet or self.patience <= 0:
                 self.calm, self.shared = self.calm + quiet, self.shared + (not quiet)
-                self.speed = self.pulse / statistics.median(self._last) if quiet else 1.0
+                self.quiet, self.speed = quiet, self.pulse / statistics.median(self._last) if quiet else 1.0
                 return found
             self.patience -= perf_counter() - began
 
     def _quiet(self) -> bool:
         """Whether nothing else runs on the core just now; how fast it is, is remembered."""
         now = self._now()
+        self._before, self._after = self._after, now
         if not self._known and now < self.pulse / SHARED:
             self._faster.append(now)
             if len(self._faster) >= FASTER:
                 self.pulse, self.shared, self.calm = statistics.median(self._faster), self.shared + self.calm, 0
                 self._faster, self._last = [], deque(maxlen=LAST)
+                self._quiet_one, self._lost = None, {}
         if now <= SHARED * self.pulse:
             self._last.append(now)
             self._seen = perf_counter()
@@ -94,16 +114,41 @@ class QuietClock(HostClock):
         self._seen = -1.0
         return False
 
-    def _wait(self) -> None:
+    def _wait(self, meanwhile: Callable[[], None]) -> None:
         stayed = 0.0
-        while self.patience > 0 and perf_counter() - self._seen > STILL:
+        while perf_counter() - self._seen > STILL:
             began = perf_counter()
-            if self._quiet():
+            if self._quiet() or self.patience <= 0:
                 return
+            meanwhile()
             took = perf_counter() - began
             self.patience, stayed = self.patience - took, stayed + took
             if stayed > STAY:
                 self._moved, stayed = move() or self._moved, 0.0
+
+    def _learn(self) -> None:
+        """How much longer what was timed last takes in a shared moment, for what a pulse takes longer."""
+        if self._quiet_one is None:
+            return
+        function, loops, usual = self._quiet_one
+        known = self._lost.setdefault((self.kind, usual / loops < TINY), [])
+        if len(known) >= ENOUGH:
+            return
+        seconds = HOST.round(function, loops)
+        self._moved = True  # what the next timing works on may have left the cache
+        if not self._quiet():
+            known.append((seconds / usual - 1) / (self._share() - 1))
+
+    def _longer(self, seconds: float) -> float:
+        """How many times as long as in a quiet moment a call of so many seconds took in this one."""
+        tiny = seconds < TINY
+        of_all = [x for (_, short), found in self._lost.items() if short == tiny for x in found]
+        found = self._lost.get((self.kind, tiny)) or of_all or [1.0]
+        return max(1.0, 1 + statistics.median(found) * (self._share() - 1))
+
+    def _share(self) -> float:
+        """How many times as long as usual the pulses before and after took."""
+        return (self._before + self._after) / 2 / self.pulse
 
     def _now(self) -> float:
         """Seconds of a pulse."""

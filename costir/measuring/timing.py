@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -23,14 +23,17 @@ class Timed:
     Attributes:
         best: the best round.
         spread: how much longer the median round took (0.05: 5 %).
-        usual: the best round at the usual speed of the machine, whose clock goes up and down.
+        usual: the best round at the usual speed of the machine, whose clock goes up and down; where none was of a quiet moment,
+            the median of what they would have taken in one.
         speed: how fast it was in the best round, against that.
+        seen: as `usual`, but nothing is reckoned: no faster than it was seen to be.
     """
 
     best: float
     spread: float
     usual: float
     speed: float
+    seen: float
 
 
 def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002, most: float = 2.0,
@@ -48,15 +51,24 @@ def timed(function: Callable[[], Any], rounds: int = 3, at_least: float = 0.002,
     first = time.perf_counter()
     once = clock.round(function, 1)
     loops = min(clock.most_loops, max(1, int(at_least / max(once, 1e-9) * 0.7)))
-    found = [(once, clock.speed)] if once >= 4 * at_least else []  # of a long call this was a round already
+    found = [(once, clock.speed, clock.quiet)] if once >= 4 * at_least else []  # of a long call this was a round already
     while len(found) < rounds and not (found and time.perf_counter() - first > most):
         took = clock.round(function, loops)
         if took < at_least * 0.6 and loops < clock.most_loops:
             loops = min(clock.most_loops, max(loops + 1, int(loops * min(at_least / max(took, 1e-9), 10))))
             continue
-        found.append((took / loops, clock.speed))
-    (best, speed), usual = min(found), [s * speed for s, speed in found]  # the clock's ups and downs are no noise
-    return Timed(best, statistics.median(usual) / min(usual) - 1, min(usual), speed)
+        found.append((took / loops, clock.speed, clock.quiet))
+    return _together(found)
+
+
+def _together(found: Sequence[tuple[float, float, bool]]) -> Timed:
+    """What rounds come to: seconds, the speed, and whether the moment was quiet."""
+    quiet = [(s, speed) for s, speed, calm in found if calm]
+    best, speed = min(quiet or [(s, speed) for s, speed, _ in found])
+    usual = [s * speed for s, speed in quiet] or [s * speed for s, speed, _ in found]  # the clock's ups and downs are no noise
+    seen = min(s * speed if calm else s for s, speed, calm in found)
+    middle = statistics.median(usual)
+    return Timed(best, middle / min(usual) - 1, min(usual) if quiet else middle, speed, seen)
 
 
 def one_by_one(

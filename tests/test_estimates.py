@@ -79,7 +79,7 @@ def test_weights_that_were_not_used_lately_take_longer():
 
 
 def test_large_weights_beside_small_ones_make_these_no_slower():
-    """A machine that multiplies 4e10 times a second and fetches 1 MB of weights in 10 us more where no cache holds 8 MB of them.
+    """A machine that multiplies 4e10 times a second, and fetches 1 MB of weights in 10 us more where there are 8 MB of them.
 
     On the grid, weights of [4096, 1024] are fetched, those of [1024, 256] are not; nor are those of [2048, 512], between them.
     """

@@ -32,7 +32,8 @@ QUIET_SPELLS = 0.3  # of all spells of a look: so many tell what is usual
 LAST = 6  # pulses that say how fast the core is
 STILL = 0.0002  # seconds after a pulse of a quiet moment that is taken for quiet
 STAY = 0.003  # seconds on a core that somebody else uses
-ENOUGH = 9  # timings of a kind in shared moments tell how much longer they take
+FEW, ENOUGH = 3, 9  # timings of a kind in shared moments tell how much longer they take; fewer tell nothing
+MOST = 1.5  # of what a pulse takes longer: nothing loses more by a core that is shared
 TINY = 1e-5  # seconds: shorter calls are mostly the way to the operator, and are a kind of their own
 SHORT = 0.003  # seconds: longer timings are not made again while waiting
 FASTER = 50  # pulses that much shorter than what was taken for usual: it was not
@@ -134,17 +135,20 @@ class QuietClock(HostClock):
         known = self._lost.setdefault((self.kind, usual / loops < TINY), [])
         if len(known) >= ENOUGH:
             return
+        function()  # what it works on may have left the cache, and so may that of the next timing
+        self._moved = True
+        if self._quiet():
+            return
         seconds = HOST.round(function, loops)
-        self._moved = True  # what the next timing works on may have left the cache
         if not self._quiet():
             known.append((seconds / usual - 1) / (self._share() - 1))
 
     def _longer(self, seconds: float) -> float:
         """How many times as long as in a quiet moment a call of so many seconds took in this one."""
         tiny = seconds < TINY
-        of_all = [x for (_, short), found in self._lost.items() if short == tiny for x in found]
-        found = self._lost.get((self.kind, tiny)) or of_all or [1.0]
-        return max(1.0, 1 + statistics.median(found) * (self._share() - 1))
+        known, of_all = self._lost.get((self.kind, tiny), []), [x for by in self._lost.values() for x in by]
+        lost = statistics.median(known if len(known) >= FEW else of_all if len(of_all) >= FEW else [1.0])
+        return 1 + min(max(lost, 0.0), MOST) * (self._share() - 1)
 
     def _share(self) -> float:
         """How many times as long as usual the pulses before and after took."""

@@ -7,7 +7,7 @@ import argparse
 from costir import commands
 from costir.errors import ChipError
 from costir.exercises.messages import language
-from costir.hardware import here_path, load_chip
+from costir.hardware import calibration_of, here_path, load_chip
 
 DONE = 0
 
@@ -18,11 +18,10 @@ def run(o: argparse.Namespace) -> int:
     if o.chip.strip().lower() == "here" and not here_path().is_file():
         raise ChipError("this machine was not calibrated yet", "run costir calibrate, which takes about a minute")
     chip = load_chip(o.chip)
+    calibration_of(chip)
     from costir import demo_views
     from costir.measuring.demo import DEMOS
-    from costir.measuring.measure import calibration_of
 
-    calibration_of(chip)
     found = []
     for demo in DEMOS if o.name == "all" else (o.name,):
         with commands.progress(f"measuring {demo}"):

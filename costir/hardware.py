@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costir import chipfile, collective_times
-from costir.calibration import from_table
+from costir.calibration import Calibration, from_table
 from costir.chip import Chip, FrozenMap, Link, OnChip, rate_key
 from costir.errors import ChipError, nearest
 from costir.units import si
@@ -27,6 +27,7 @@ __all__ = [
     "Link",
     "OnChip",
     "aliases",
+    "calibration_of",
     "chip_names",
     "chip_of",
     "describe",
@@ -163,6 +164,19 @@ def chip_of(given: str | os.PathLike[str] | Chip) -> Chip:
 
 
 _NOT_RATES = ("source", "note", "derived", "unsupported", "sparse_halved", "flop_per_lane_cycle")
+
+
+def calibration_of(chip: Chip) -> Calibration:
+    """The calibration of a chip that models can be run on here.
+
+    Raises:
+        ChipError: where it has none, or that of a GPU.
+    """
+    if chip.calibration is None:
+        raise ChipError(f"{chip.id} was not measured here", "run costir calibrate, then --chip here")
+    if chip.calibration.gpu:
+        raise ChipError(f"{chip.label} is a GPU's calibration, and models are run on the CPU here", "use --chip here")
+    return chip.calibration
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, tuple[Fraction, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from costir import commands, output
 from costir.errors import CostirError, LoadError
-from costir.hardware import load_chip
+from costir.hardware import calibration_of, load_chip
 from costir.page import Fact
 from costir.questions import chip_names, key_values, mesh_axes, size_values, sweep_points
 
@@ -32,15 +32,15 @@ def measure(o: argparse.Namespace) -> int:
     points = sweep_points(o.sweep) or [{}]
     if len(points[0]) > 1:
         raise CostirError("one size is swept at a time", "give one --sweep")
+    calibration = calibration_of(chip)
     _refuse_early(o)
     from costir import measure_views
     from costir.measuring.api import runnable
-    from costir.measuring.measure import PATIENCE, calibration_of, clock_of
+    from costir.measuring.measure import PATIENCE, clock_of
     from costir.measuring.measure import measure as run
     from costir.measuring.why import why
     from costir.trace import named_optimizer
 
-    calibration = calibration_of(chip)
     sizes, one = size_values(o.size), len(points) == 1
     with commands.quiet(o.debug), commands.progress(f"measuring {o.subject}"):
         family = runnable(o.subject, None, sizes, o.phase, o.dtype or "", o.model or "", tuple(o.input))
@@ -126,16 +126,15 @@ def _measured_knee(o: argparse.Namespace) -> list[Fact]:
     Raises:
         ChipError: where the chip was not calibrated on a machine.
     """
-    import costir
-    from costir import measure_views
-    from costir.measuring.api import runnable
-    from costir.measuring.knee import knee, weights_bandwidth
-    from costir.measuring.measure import calibration_of
-
     sizes, settings = size_values(o.size), key_values(o.set)
     name = chip_names(o.chip)[0]
     chip = load_chip(name, settings)
     calibration_of(chip)
+    import costir
+    from costir import measure_views
+    from costir.measuring.api import runnable
+    from costir.measuring.knee import knee, weights_bandwidth
+
     with commands.quiet(o.debug), commands.progress("measuring"):
         family = runnable(o.subject, None, sizes, o.phase, o.dtype or "", o.model or "", tuple(o.input))
         analysis = costir.analyze(family, sizes=sizes, phase=o.phase)

@@ -146,8 +146,38 @@ def test_a_wrong_subject_is_refused_before_torch_is_loaded(chip, tmp_path, subje
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_calibration_says_how_its_own_file_is_used(tmp_path, monkeypatch, capsys, chip, named):
-    monkeypatch.setattr(calibrating, "calibrate", lambda *_: (made_up(), Path(chip.path).read_text()))
+    monkeypatch.setattr(calibrating, "calibrate", lambda *_, **__: (made_up(), Path(chip.path).read_text()))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert cli.main(["calibrate", *(["-o", str(tmp_path / "mine.toml")] if named else [])]) == 0
     known = str(tmp_path / "mine.toml") if named else "here"
     assert f"costir measure model.py --chip {known}; costir analyze model.py --chip {known}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", [["measure", "m.py"], ["demo", "width"], ["solve", "m.py", "--for", "B", "--measure"]])
+def test_a_chip_that_was_never_measured_is_refused_before_torch_is_loaded(asked):
+    code = f"import sys; from costir.cli import main; print(main({[*asked, '--chip', 'h100']!r}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert "was not measured here" in done.stderr
+
+
+def test_patience_is_what_was_asked_for(tmp_path, monkeypatch, chip):
+    asked = []
+
+    def fake(threads, progress, **options):
+        asked.append(options)
+        return made_up(), Path(chip.path).read_text()
+
+    monkeypatch.setattr(calibrating, "calibrate", fake)
+    file = str(tmp_path / "mine.toml")
+    assert cli.main(["calibrate", "-o", file, "--patience", "120"]) == 0
+    assert cli.main(["calibrate", "-o", file]) == 0
+    assert asked == [{"patience": 120.0}, {"patience": None}]
+
+
+@pytest.mark.parametrize(("asked", "says"), [(["-1"], "is not possible"), (["nan"], "is not possible"), (["1e9"], "is not possible"),
+                                             (["5", "--device", "cuda"], "is for the CPU"), (["5", "--collectives"], "is for the CPU")])  # fmt: skip
+def test_a_patience_that_nobody_has(tmp_path, capsys, asked, says):
+    assert cli.main(["calibrate", "-o", str(tmp_path / "mine.toml"), "--patience", *asked]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

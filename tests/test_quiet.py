@@ -112,7 +112,6 @@ def test_a_bound_goes_by_what_was_seen(monkeypatch):
     assert c.rate < 3 * 2 * 64**3 / best
 
 
-
 def test_seconds_are_those_at_the_usual_speed(monkeypatch):
     """The clock of the core goes up and down by a tenth: what is timed takes as much longer as a pulse does."""
     core = Core(monkeypatch, itertools.chain([1.1] * 8, [0.9] * 80))

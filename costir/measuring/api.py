@@ -10,11 +10,11 @@ from torch import nn
 
 from costir.chip import Chip
 from costir.errors import LoadError, one_of
-from costir.hardware import chip_of
+from costir.hardware import calibration_of, chip_of
 from costir.ir import Graph, Tensor
 from costir.load.family import Built, Family
 from costir.load.subject import load
-from costir.measuring.measure import Measurement, calibration_of
+from costir.measuring.measure import Measurement
 from costir.measuring.measure import measure as measured
 from costir.symbolic import Integer, evaluate, size
 from costir.trace import named_optimizer

@@ -25,6 +25,7 @@ from costir.calibration import Calibration
 from costir.chip import Chip
 from costir.cost import cost_of
 from costir.errors import ChipError
+from costir.hardware import calibration_of
 from costir.ir import Conventions, Cost
 from costir.load.family import Built, Family
 from costir.measuring.calibrate import cpu_name
@@ -32,7 +33,7 @@ from costir.measuring.demo_records import MEMORY, WAYS, Demo, Fusion, Product, R
 from costir.measuring.estimate import Estimate, Estimator, total
 from costir.measuring.estimate import bandwidth as best_bandwidth
 from costir.measuring.lesson import SIZES, gpt
-from costir.measuring.measure import LOADED, calibration_of, clock_of
+from costir.measuring.measure import LOADED, clock_of
 from costir.measuring.pace import Pace, at_pace, pace
 from costir.measuring.subject import Subject, one_thread, subject
 from costir.measuring.timing import Timed, timed

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from costir.chip import Chip
 from costir.errors import SizeError
+from costir.hardware import calibration_of
 from costir.load.family import Family
 from costir.measuring.estimate import bandwidth
-from costir.measuring.measure import Measurement, calibration_of, clock_of, measure
+from costir.measuring.measure import Measurement, clock_of, measure
 
 ENDS = 3  # points at each end that make a straight part
 PATIENCE = 20.0  # seconds for waiting for quiet moments

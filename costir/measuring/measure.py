@@ -22,6 +22,7 @@ from costir.calibration import Calibration
 from costir.chip import Chip
 from costir.cost import cost_of
 from costir.errors import ChipError
+from costir.hardware import calibration_of
 from costir.ir import Call, Conventions, Cost
 from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
@@ -149,19 +150,6 @@ class Measurement:
     summary: Summary
     pace: Pace
     notes: tuple[str, ...] = ()
-
-
-def calibration_of(chip: Chip) -> Calibration:
-    """The calibration of a chip that models can be run on here.
-
-    Raises:
-        ChipError: where it has none, or that of a GPU.
-    """
-    if chip.calibration is None:
-        raise ChipError(f"{chip.id} was not measured here", "run costir calibrate, then --chip here")
-    if chip.calibration.gpu:
-        raise ChipError(f"{chip.label} is a GPU's calibration, and models are run on the CPU here", "use --chip here")
-    return chip.calibration
 
 
 def clock_of(c: Calibration, patience: float = PATIENCE) -> QuietClock:

@@ -17,7 +17,7 @@ from costir.api import analyze
 from costir.chip import Chip
 from costir.collective_times import KINDS, Collectives
 from costir.errors import ChipError, CostirError, LoadError, SizeError
-from costir.hardware import chip_of
+from costir.hardware import calibration_of, chip_of
 from costir.measuring import measure
 from costir.measuring.mesh_records import Asked, Ran
 from costir.measuring.processes import Progress, together
@@ -131,7 +131,7 @@ def measure_on_mesh(
     if plan.axes_of("cp"):
         raise SizeError("cp cannot be measured here: torch's ring attention has no operator for CPUs", "choose dp, fsdp or tp")
     machine = chip_of(chip)
-    measure.calibration_of(machine)
+    calibration_of(machine)
     known = collectives_of(machine, plan.mesh)
     if not 2 <= plan.devices <= MOST_PROCESSES:
         raise SizeError(f"a mesh of {plan.devices} processes cannot be measured here", f"choose 2 to {MOST_PROCESSES}")
@@ -183,7 +183,7 @@ def _traced(asked: Asked) -> tuple[Calls | None, list[str]]:
 
 def _compared(asked: Asked, ran: Ran, known: Collectives, traced: Calls | None, notes: list[str]) -> OnMesh:
     """Prediction and measurement, part by part."""
-    c = measure.calibration_of(asked.chip)
+    c = calibration_of(asked.chip)
     local = math.fsum(ran.estimate.values())
     computed = math.fsum(s * _slower(known, binds) for binds, s in ran.estimate.items())
     parts = [Part("computation", ran.operators, None, None, computed, ran.computation)]

@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from costir.chip import Chip
+from costir.hardware import calibration_of
 from costir.load.family import Built, Family
 from costir.measuring import measure
 from costir.measuring.api import runnable
@@ -59,7 +60,7 @@ class RealWorld(World):
 
 def run(asked: Asked, say: Progress) -> Ran:
     """Measure in the group that this process is in."""
-    c = measure.calibration_of(asked.chip)
+    c = calibration_of(asked.chip)
     with one_thread(c.threads), RealWorld(asked.plan.mesh) as world:
         loaded = _loaded(asked.chip)
         say("building", 0.1)
@@ -103,7 +104,7 @@ def _replicate(module: nn.Module, group: dist.ProcessGroup) -> None:
 def _loaded(chip: Chip) -> float:
     """How much slower the machine is than when it was calibrated, by kernels that rank 0 runs alone."""
     dist.barrier()
-    found = pace(measure.calibration_of(chip), HOST).loaded if dist.get_rank() == 0 else 0.0
+    found = pace(calibration_of(chip), HOST).loaded if dist.get_rank() == 0 else 0.0
     return _slowest([found])[0]
 
 
@@ -154,7 +155,7 @@ def _parts(model: Subject) -> tuple[float, tuple[Sent, ...]]:
 
 def _estimate(model: Subject, chip: Chip, world: RealWorld) -> tuple[dict[str, float], int]:
     """The estimate of one process's computation, by what binds; collectives are left out."""
-    c = measure.calibration_of(chip)
+    c = calibration_of(chip)
     calls = model.record(world)
     rows = [
         measure.row_of(r, None, e, chip, c, 0.0)

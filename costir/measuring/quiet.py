@@ -5,7 +5,7 @@ for some milliseconds or some seconds, and no process of this machine shows it. 
 what the others do, by a tenth and more. A pulse, a little arithmetic between timings, shows both: a timing counts only where
 the pulse before and after it was no slow one, and the smaller differences say how fast the core was. Where a core stays busy,
 the next one may be free: the clock goes there. And where all are busy for too long, a timing is taken as it is, less what work
-of its kind was seen to take longer while the core was shared: that is a third for products, and twice for a mere call.
+of its kind was seen to take longer while the core was shared: a quarter for products, most of twice for a mere call.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class QuietClock(HostClock):
         self._numbers, self._out = torch.rand(NUMBERS), torch.empty(NUMBERS)
         self._last: deque[float] = deque(maxlen=LAST)
         self.kind, self.speed = "", 1.0
-        self._known = bool(pulse)
+        self._given = bool(pulse)
         self._faster: list[float] = []
         self._moved, self._seen = False, -1.0
         self._before = self._after = 0.0  # pulses
@@ -102,7 +102,7 @@ class QuietClock(HostClock):
         """Whether nothing else runs on the core just now; how fast it is, is remembered."""
         now = self._now()
         self._before, self._after = self._after, now
-        if not self._known and now < self.pulse / SHARED:
+        if not self._given and now < self.pulse / SHARED:
             self._faster.append(now)
             if len(self._faster) >= FASTER:
                 self.pulse, self.shared, self.calm = statistics.median(self._faster), self.shared + self.calm, 0

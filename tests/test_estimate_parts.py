@@ -188,13 +188,26 @@ def test_lines_of_python_are_counted_and_spread_over_its_calls():
     x = torch.rand(8)
     relu = Recorded(call_of(torch.relu, x), (), (), (), False, 0, moved=1 << 20)
     calls = [relu, dataclasses.replace(relu, inner=True), relu]
-    e = changed({"frame": line("bytes", {1 << 12: 1e-6, 1 << 20: 3e-6})}, lines=4.0)
+    e = changed({"frame": line("bytes", {1 << 12: 1e-6, 1 << 20: 3e-6})}, lines=4.0, line=0.25e-6, pairs=3)
     plain, spread = ([a.around for a in e.all(calls, n)] for n in (0, 6))
+    far = 3e-6 - 1e-6  # what a line takes longer after so many bytes
     assert [b - a for a, b in zip(plain, spread, strict=True)] == pytest.approx(
-        [3 * 3e-6, 0, 3 * 3e-6]
-    )  # 3 for each from Python
+        [3 * (0.25e-6 + far), 0, 3 * (0.25e-6 + far)]
+    )  # 3 for each from Python, which a single operator does not drive out
     many = [a.around for a in e.all(calls, 24)]
-    assert many[2] - plain[2] == pytest.approx(4 * 3e-6 + 8 * 0.25e-6)  # the rest finds its code
+    assert many[2] - plain[2] == pytest.approx(12 * 0.25e-6 + 4 * far)  # the rest finds its code
+
+
+@pytest.mark.parametrize(("kinds", "turn"), [(1, 0), (2, 0.5), (3, 1), (5, 1)])
+def test_lines_of_python_that_take_turns_drive_each_other_out(kinds, turn):
+    """Again and again a line takes 0.2 us, and 1 us where three modules take turns: with two, half of the difference."""
+    x = torch.rand(8)
+    calls = [
+        Recorded(call_of(f, x), (), (), (), False, 0) for f in (torch.relu, torch.exp, torch.neg, torch.cos, torch.sin)[:kinds]
+    ]
+    e = changed({"frame": line("bytes", {1 << 12: 1e-6, 1 << 20: 3e-6})}, lines=4.0, line=0.2e-6, pairs=3)
+    plain, spread = (e.all(calls, n * kinds)[0].around for n in (0, 4))
+    assert spread - plain == pytest.approx(4 * (0.2e-6 + 0.8e-6 * turn))
 
 
 def test_what_a_line_costs_is_measured_beside_the_operator(monkeypatch):
@@ -210,8 +223,10 @@ def test_what_a_line_costs_is_measured_beside_the_operator(monkeypatch):
     monkeypatch.setattr(frames, "lines", lambda f: next(numbers))
     monkeypatch.setattr(frames, "between", lambda size, us, memory: lambda: passes(size * 1e-9))
     monkeypatch.setattr(frames, "time", SimpleNamespace(perf_counter=lambda: now.t))
-    curve, usual = frames.frames()
-    assert usual == 5
+    monkeypatch.setattr(frames, "timed", lambda f, clock: SimpleNamespace(usual=HOST.round(f, 1)))
+    monkeypatch.setattr("costir.measuring.clock.perf_counter", lambda: now.t)
+    curve, found = frames.frames()
+    assert found == pytest.approx({"lines": 5, "pairs": 2, "line": 2e-6})
     assert curve.seconds == pytest.approx([2e-6] * len(curve.seconds))
 
 

@@ -172,8 +172,8 @@ def _losses(c: Calibrator, clock: HostClock, every: Sequence[Kernel]) -> tuple[d
     """What is lost where code, memory and Python's lines have left the caches: curves and numbers."""
     c.progress("what has left the caches", 0.75)
     lost, apart = interrupted(every, clock)
-    frame, lines = frames(clock)
-    return {**lost, **aged(clock), "frame": frame, "node": nodes(clock)}, {"lines": lines, **apart}
+    frame, python = frames(clock)
+    return {**lost, **aged(clock), "frame": frame, "node": nodes(clock)}, {**python, **apart}
 
 
 # ------------------------------------------------------------------------------------------------ rates and bandwidths

@@ -1,4 +1,4 @@
-"""How long each operator of a run should take on a calibrated machine: nothing here was fitted to any model. No torch here."""
+"""How long each operator of a run should take on a calibrated machine: nothing here was fitted to any model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
 LOOP = 1 << 20  # bytes
-WARM = 0.25  # of what a line costs where other modules ran before: what it costs again and again
+PAIRS = 11  # modules that took turns when lines of Python were timed, in calibrations that do not say
 SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
 FLOAT = 4  # bytes: the curves are of float32
 LEAST = 0.25  # of a product's time is its work, where its weights are fetched meanwhile
@@ -129,11 +129,12 @@ class Estimator:
         out = []
         called = sum(_from_python(r) for r in calls)
         each = lines / called if called else 0.0
+        turn = self._taking_turns(len({r.call.op for r in calls}))
         kinds = {r.call.op: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
             e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
-            out.append(self._apart(r, e, kinds, pause, each if _from_python(r) else 0.0))
+            out.append(self._apart(r, e, kinds, pause, each if _from_python(r) else 0.0, turn))
         return out
 
     def _alone(self, r: Recorded, cost: Cost | None) -> tuple[Estimate, list[Lookup]]:
@@ -158,13 +159,16 @@ class Estimator:
         fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
-    def _apart(self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, lines: float) -> Estimate:
+    def _apart(
+        self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, lines: float, turn: float
+    ) -> Estimate:
         """With what its own code and that of all operators have to be fetched for, and with what Python does before it.
 
-        `kinds` are the curves of operators, which say how much code each has; `lines` the lines of Python.
+        `kinds` are the curves of operators, which say how much code each has; `lines` the lines of Python, of which those of
+        others have driven out the share `turn`.
         """
         numbers = self.c.numbers
-        around = self.interrupted("resumed", pause.last) + self._python(lines, pause.last[0])
+        around = self.interrupted("resumed", pause.last) + self._python(lines, pause.last[0], turn)
         near = r.call.phase == "optimizer" and r.since < LOOP  # an optimizer's loop was timed as a loop
         own, curve = 0.0, kinds.get(r.call.op, "empty")
         if curve != "empty" and r.since > 0 and not near:  # the allocator's code runs all the time
@@ -192,13 +196,18 @@ class Estimator:
         """Seconds that a node of the backward pass takes longer, so many bytes after the forward pass has made it."""
         return self._read("node", size)
 
-    def _python(self, lines: float, moved: float) -> float:
+    def _taking_turns(self, kinds: int) -> float:
+        """How much of Python's code calls of so many kinds drive out of the caches, of what those did that were timed."""
+        return min(1.0, (kinds - 1) / max(1.0, self.c.numbers.get("pairs", PAIRS) - 1))
+
+    def _python(self, lines: float, moved: float, turn: float) -> float:
         """Seconds that so many lines of Python take after an operator that moved so many bytes.
 
         No more of them than a module has find their code gone; where there are many it is soon there again.
         """
-        cold = min(lines, self.c.numbers.get("lines", lines))
-        return cold * self._read("frame", moved) + (lines - cold) * self._read("frame", 0.0) * WARM
+        gone = min(lines, self.c.numbers.get("lines", lines))
+        again, others = self.c.numbers.get("line", 0.0), self._read("frame", 0.0)
+        return lines * again + gone * (max(0.0, others - again) * turn + self._read("frame", moved) - others)
 
     def interrupted(self, name: str, pause: tuple[float, float]) -> float:
         """Seconds for the bytes and seconds between."""

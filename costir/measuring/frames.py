@@ -20,17 +20,22 @@ from torch import nn
 from costir.calibration import Curve
 from costir.measuring.clock import HOST, HostClock
 from costir.measuring.interrupted import BYTES, Point, between, line
-from costir.measuring.timing import lines
+from costir.measuring.timing import lines, timed
 
 ROUNDS = 6
 Call = Callable[[], Any]
 
 
-def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
-    """Seconds for each line of Python, by the bytes of work before; and how many lines a module has on average."""
+def frames(clock: HostClock = HOST) -> tuple[Curve, dict[str, float]]:
+    """Seconds for each line of Python where as many modules take turns, by the bytes of work before.
+
+    And numbers: `lines`, how many a module has on average; `pairs`, how many modules there are; `line`, the seconds of one
+    where a module is called again and again.
+    """
     with torch.no_grad():
         pairs = [(module, plain, lines(module) - lines(plain)) for module, plain in _pairs()]
         memory = torch.ones(BYTES[-1] // 4)
+        again = [(timed(m, clock=clock).usual - timed(p, clock=clock).usual) / n for m, p, n in pairs]
         works: dict[Point, Call] = {(size,): between(size, 1, memory) for size in BYTES}
         found: dict[Point, list[float]] = {point: [] for point in works}
         for _ in range(ROUNDS):  # over all sizes: what changes meanwhile falls on all of them alike
@@ -38,7 +43,8 @@ def frames(clock: HostClock = HOST) -> tuple[Curve, float]:
                 for keep in (False, True):  # the first finds the caches as another size left them
                     row = [clock.usual(partial(_sample, work, *pair))[0] for pair in pairs]
                     found[point] += row if keep else []
-    return line("bytes", {k: statistics.median(v) for k, v in found.items()}), statistics.fmean(n for *_, n in pairs)
+    numbers = {"lines": statistics.fmean(n for *_, n in pairs), "pairs": len(pairs), "line": max(0.0, statistics.median(again))}
+    return line("bytes", {k: statistics.median(v) for k, v in found.items()}), numbers
 
 
 def _sample(work: Call, module: Call, plain: Call, number: int) -> tuple[float]:

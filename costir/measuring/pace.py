@@ -28,7 +28,7 @@ AGAIN: Mapping[str, Mapping[str, Point]] = {  # points that were timed: between 
 ROUNDS, AT_LEAST = 3, 0.0007  # as calibration times them
 CROWDED = 0.40  # longer than when it was calibrated: somebody else's work crowds the memory
 CODE = ("turn", "interrupted", "resumed", "frame", "node")  # curves of what calls lose
-NO_TIME = ("apart_", BANDWIDTH, "lines", "lost", "away", "pulse", "shared")  # numbers that are no seconds
+NO_TIME = ("apart_", BANDWIDTH, "lines", "pairs", "lost", "away", "pulse", "shared")  # numbers that are no seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,10 +102,12 @@ def _path(o: argparse.Namespace, name: str) -> Path:
     Raises:
         CostirError: it may not, or its name is not that of a chip file.
     """
+    if o.output == "":
+        raise CostirError("-o names no file", "write for example -o my-cpu.toml, or leave it out")
     path = Path(o.output) if o.output else here_path(name)
     if not o.output:
         _folder(path.parent)
-    path = output.may_write(path, o.force or not o.output)
+    path = output.may_write(path, o.force)
     if path.suffix != ".toml":
         raise CostirError(f"a chip file ends in .toml, {path.name!r} does not", "write for example -o my-cpu.toml")
     return path

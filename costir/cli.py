@@ -189,7 +189,7 @@ def parser() -> argparse.ArgumentParser:
         "Bound, estimate and measurement on a calibrated machine.",
         measurable,
     )
-    _devices(t)
+    _mesh(t.add_argument_group("devices"))
     t.add_argument("--why", action="store_true", help="where the measured time goes")
     t.add_argument("--plot", metavar="roofline|sweep[=FILE]", help="draw the measured points (svg or png)")
     k = verb("check", "is my formula right?", "Check your own formula. Exit code 1: wrong.")

@@ -13,20 +13,26 @@ from costir.page import Fact
 from costir.questions import chip_names, key_values, mesh_axes, size_values, sweep_points
 
 DONE = 0
+COUNTING = {  # options of what is counted or solved for, and their defaults: a run has no such choice
+    "--keep": None, "--attention": "full", "--count": "standard", "--traffic": "eager", "--for": None,
+    "--recompute": "none", "--micro-batches": "1",
+}  # fmt: skip
 
 
 def measure(o: argparse.Namespace) -> int:
     """Run a model and print bound, estimate and measurement."""
     name = commands.format_of(o)
     names = chip_names(o.chip) or ["here"]
+    values = {**vars(o), "for": o.unknown}
+    without = [k for k, default in COUNTING.items() if values[k.removeprefix("--").replace("-", "_")] != default]
+    if without:
+        raise CostirError("a measured step is the model's own, and all of it", f"leave out {', '.join(without)}")
     if o.mesh or o.parallel:
         return _on_mesh(o, name, names)
     if len(names) > 1:
         raise CostirError("a model is measured on one machine", "give one --chip")
     if o.why and o.sweep:
         raise CostirError("--why looks at one point", "leave --sweep out, or move the point with --size")
-    if o.recompute != "none" or o.micro_batches != "1":
-        raise CostirError("a measured step is the model's own", "leave out --recompute and --micro-batches")
     picture = _picture(o)
     chip = load_chip(names[0], key_values(o.set))
     points = sweep_points(o.sweep) or [{}]
@@ -60,7 +66,7 @@ def measure(o: argparse.Namespace) -> int:
 
 def _on_mesh(o: argparse.Namespace, name: str, names: list[str]) -> int:
     """Run a model in several processes, and print predicted and measured parts."""
-    asked = next((f"--{k}" for k in ("why", "sweep", "plot", "keep") if getattr(o, k)), "")
+    asked = next((f"--{k}" for k in ("why", "sweep", "plot") if getattr(o, k)), "")
     if asked or len(names) > 1:
         raise CostirError(
             f"{asked or 'a second --chip'} does not go with --mesh", "leave it out: a mesh is measured at one point"

@@ -248,7 +248,7 @@ def knee_facts(k: Knee, solved: float | None, rate: float, main: float) -> list[
     lines = "the lines through the first and the last three points cross"
     if not k.straight:
         lines = "the fastest run and the most work per second meet: the curve's ends are no straight lines here"
-    ratio = f", {k.value / solved:.2f} of the solved one" if k.value and solved else ""
+    ratio = f", {k.value / solved:.2f} times the solved one" if k.value and solved else ""
     near = "none" if solved is None else f"{k.unknown} = {plain_number(solved)}"
     there = f"in the main memory ({si(rate, 'B/s')}), as above"
     if abs(rate / main - 1) > SAME_RATE:

@@ -101,10 +101,13 @@ def named_optimizer(given: str | Optimizer | None) -> Optimizer | None:
     """An optimizer by its name in torch.optim; a function that makes one, and None, as they are.
 
     Raises:
-        CostirError: an unknown name.
+        CostirError: an unknown name, or something else.
     """
     if given is None or callable(given):
         return given
+    if not isinstance(given, str):
+        hint = "give its name, or a function that makes one of parameters: lambda p: torch.optim.SGD(p, 0.1)"
+        raise CostirError(f"{type(given).__name__} is no name of an optimizer and makes none", hint)
     if given.lower() not in OPTIMIZERS:
         raise CostirError(f"unknown optimizer {given!r}", nearest(given, OPTIMIZERS))
     return OPTIMIZERS[given.lower()]

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from calibrations import made_up
+from calibrations import Still, made_up
 from torch import nn
 
 import costir
 from costir import cli, measure_views, output
-from costir.errors import ChipError
+from costir.errors import ChipError, CostirError
 from costir.hardware import load_chip
+from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
+from costir.measuring import measure, subject
 from costir.measuring.knee import Knee
 from costir.measuring.why import why
 from costir.render import render
@@ -189,3 +194,56 @@ def test_a_patience_that_nobody_has(tmp_path, capsys, asked, says):
     assert cli.main(["calibrate", "-o", str(tmp_path / "mine.toml"), "--patience", *asked]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("asked", [["--keep", "B"], ["--for", "B"], ["--traffic", "ideal"], ["--micro-batches", "2"],
+                                   ["--count", "exact"], ["--attention", "causal"], ["--recompute", "all"]])  # fmt: skip
+def test_what_a_run_has_no_choice_of_is_refused(chip, capsys, asked):
+    assert cli.main(["measure", str(ROOT / "examples" / "mlp.py"), "--chip", chip.path, *asked]) == 2
+    assert f"leave out {asked[0]}" in capsys.readouterr().err
+
+
+def test_calibrating_leaves_what_it_did_not_write(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "costir").mkdir()
+    notes = tmp_path / "costir" / "here.toml"
+    notes.write_text("my notes")
+    assert cli.main(["calibrate"]) == 2
+    assert "was not written by costir, so it stays as it is" in capsys.readouterr().err
+    assert notes.read_text() == "my notes"
+    assert cli.main(["calibrate", "-o", ""]) == 2
+    assert "-o names no file" in capsys.readouterr().err
+
+
+def test_types_are_multiplied_in_all_layouts():
+    """A machine that does best where the second matrix is transposed, as a linear layer has it."""
+    asked = []
+
+    def timed(run, rounds, at_least):
+        a, b = run.args
+        asked.append((a.is_contiguous(), b.is_contiguous()))
+        return SimpleNamespace(seen=1e-3 if not b.is_contiguous() else 4e-3)
+
+    found = calibrating._rates(SimpleNamespace(timed=timed))
+    assert found == pytest.approx(dict.fromkeys(("bf16", "fp16", "fp64"), 2 * 1024**3 / 1e-3))
+    assert set(asked) == {(True, True), (True, False), (False, True)}
+
+
+@pytest.mark.parametrize("x", [torch.ones(4, 4).to(torch.float8_e4m3fn), torch.eye(4).to_sparse(), torch.arange(4)])
+def test_inputs_of_every_kind_are_taken_as_they_are(x):
+    assert subject._usable(x) is x
+    assert torch.isfinite(subject._usable(torch.full((3,), math.inf))).all()
+
+
+def test_an_optimizer_is_a_name_or_makes_one(chip):
+    layer = torch.nn.Linear(8, 8)
+    with pytest.raises(CostirError, match="SGD is no name of an optimizer and makes none"):
+        costir.measure(layer, torch.rand(2, 8), chip=chip, phase="train", optimizer=torch.optim.SGD(layer.parameters(), 0.1))
+
+
+def test_the_advice_for_a_step_near_its_bound_is_what_binds_it(chip):
+    found = measure.measure(family_of(lambda B=4: (torch.nn.Linear(8, 8), (torch.rand(B, 8),), {}), {}), chip, clock=Still())
+    for binds, words in (("compute", "a higher rate"), ("memory", "more bandwidth")):
+        long = replace(found.rows[0].parts, kernel=found.measured)
+        rows = tuple(replace(r, binds=binds, bound=found.measured, parts=long) for r in found.rows[-1:])
+        assert words in why(replace(found, rows=rows)).advice

@@ -251,7 +251,7 @@ def _fp32_rate(c: Calibrator) -> float:
 
 
 def _rates(c: Calibrator) -> dict[str, float]:
-    """The matmul rates of other types."""
+    """The matmul rates of other types: the best of the layouts that a linear layer and its gradients use."""
     out = {}
     for name, dtype in _DTYPES.items():
         best = 0.0
@@ -260,7 +260,8 @@ def _rates(c: Calibrator) -> dict[str, float]:
             if best and 2 * n**3 / best > SLOW:  # a type without instructions of its own, at its best already
                 break
             try:
-                best = max(best, 2 * n**3 / c.timed(partial(torch.mm, a, a), 2, 0.004).seen)
+                least = min(c.timed(partial(torch.mm, *x), 2, 0.004).seen for x in ((a, a), (a, a.t()), (a.t(), a)))
+                best = max(best, 2 * n**3 / least)
             except RuntimeError:  # a type that this machine cannot multiply
                 break
         if best:

@@ -42,7 +42,7 @@ AWAY = 0.20  # of a core's time, or of the timings: a calibration that had to sh
 SHORT = 0.1  # of a bound
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments
-ROUNDS, AT_LEAST, MOST = 15, 0.02, 3.0  # of the whole step, and seconds
+ROUNDS, AT_LEAST, MOST = 9, 0.04, 3.0  # of the whole step, and seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,9 @@ def _written(x: Any) -> None:
 
 def _usable(x: Any) -> Any:
     """Inputs as given; memory that was never written may hold numbers that are slow to compute with."""
-    if isinstance(x, torch.Tensor) and x.is_floating_point() and not torch.isfinite(x).all():
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or not x.is_floating_point():
+        return x
+    if x.dtype.itemsize > 1 and not torch.isfinite(x).all():  # torch asks no numbers of one byte
         return torch.randn_like(x)
     return x
 

@@ -8,14 +8,15 @@ from costir.measuring.measure import Measurement
 
 _ADVICE = {
     "fusing": "fuse elementwise operators (torch.compile), so that intermediate results are not written and read again",
-    "efficiency": "other sizes or layouts for the products: the library does not reach its best rate at these",
+    "efficiency": "other sizes or layouts: the library does not reach its best rate at these",
     "special": "cheaper functions (tanh for erf in GELU, relu), or fewer evaluations",
     "cold": "a larger batch, or weights in a smaller type: they come from beyond the cache",
     "apart": "fewer kinds of operators in turn (torch.compile): each finds the caches full of another's code and data",
     "fresh": "in-place operators, or reusing buffers: the system gives new pages for large results at every step",
     "call": "fewer or larger operators (torch.compile, a larger batch): the calls themselves take the time",
     "framework": "fewer Python calls between operators (torch.compile, foreach or fused optimizers, a larger batch)",
-    "floor": "a machine with more bandwidth or a higher rate: the step is near its bound",
+    "compute": "a machine with a higher rate, or a type that is multiplied faster: the step is near its bound",
+    "memory": "a machine with more bandwidth, or fewer bytes: the step is near its bound",
     "residual": "a new calibration: most of the time is not explained by this one",
 }
 
@@ -64,4 +65,6 @@ def why(m: Measurement) -> Why:
     largest = max((p for p in parts if p.key != "floor"), key=lambda p: p.seconds)
     if floor > m.measured / 2:
         largest = parts[0]
-    return Why(parts, f"{largest.words}, {largest.seconds / m.measured:.0%} of the time: {_ADVICE[largest.key]}")
+    by = {b: sum(r.bound for r in m.rows if r.binds == b) for b in ("memory", "compute")}
+    key = max(by, key=lambda b: by[b]) if largest.key == "floor" else largest.key
+    return Why(parts, f"{largest.words}, {largest.seconds / m.measured:.0%} of the time: {_ADVICE[key]}")

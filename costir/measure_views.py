@@ -15,6 +15,7 @@ from costir.render import View
 from costir.units import si
 
 SMALL = 0.005  # operators below this share of the time are one line
+OFF, OF_ALL = 0.25, 0.01  # of an operator's time, and of all: estimates that are further off are named
 SCHEMA = "costir/measure/1"
 MATCHED = (
     "operators in place by torch's profiler, the whole without it, the best of many steps; only while nothing else ran here"
@@ -54,6 +55,23 @@ def _pace(found: Sequence[Measurement]) -> str:
         f"products take {p.product:.2f}, memory {p.memory:.2f}, calls {p.call:.2f} times as long as when they were calibrated, "
         f"and others empty the shared cache {p.leaving:.2g} times as fast; so does the estimate"
     )
+
+
+def _off(m: Measurement) -> Iterator[tuple[float, str]]:
+    """What the estimate is wrong about, by how many seconds: operators, and what lies between them."""
+    for r in m.rows:
+        if r.error is None or abs(r.error) <= OFF or abs(r.estimate - (r.measured or 0)) <= OF_ALL * m.measured:
+            continue
+        why = "no curve of its own was calibrated" if r.alike else f"{r.binds} binds it"
+        wrong = r.estimate - (r.measured or 0)
+        yield wrong, f"{r.path} {r.op}: estimate {r.error:+.0%}, {_signed(wrong)}; {why}"
+    wrong = m.around - m.between
+    if abs(wrong) > OF_ALL * m.measured and abs(wrong) > OFF * m.between and any(r.measured for r in m.rows):
+        yield wrong, f"between operators: estimate {_signed(wrong)}; modules, Python, autograd"
+
+
+def _signed(x: float) -> str:
+    return ("-" if x < 0 else "+") + seconds(abs(x))
 
 
 _TIMES = tuple(Column(t, right=True) for t in ("bound", "estimate", "measured", "error"))
@@ -147,10 +165,7 @@ def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
     yield Fact("verdict", f"total {s.total_error:+.1%}; {bar}{far}")
     yield Fact("operators", f"of 1 % of the time and more: median error {s.median_error:.0%}, within 10 %: {s.within_10:.0%}, "
                             f"within 25 %: {s.within_25:.0%}")  # fmt: skip
-    off = [r for r in m.rows if r.error is not None and r.measured and r.measured > 0.02 * m.measured and abs(r.error) > 0.25]
-    for r in sorted(off, key=lambda r: -abs(r.estimate - (r.measured or 0)))[:3]:
-        why = "no curve of its own was calibrated" if r.alike else f"{r.binds} binds it"
-        yield Fact("off", f"{r.path} {r.op}: estimate {r.error:+.0%}; {why}")
+    yield from (Fact("off", text) for _, text in sorted(_off(m), key=lambda x: -abs(x[0]))[:3])
     broken = [r for r in m.rows if r.violated > max(s.noise, 0.02)]
     yield Fact("bounds", "all hold" if not broken else "; ".join(f"{r.path} {r.op} is {r.violated:.0%} below" for r in broken))
     by = {b: sum(r.measured or 0 for r in m.rows if r.binds == b) for b in ("overhead", "memory", "compute")}

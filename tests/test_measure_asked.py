@@ -247,3 +247,15 @@ def test_the_advice_for_a_step_near_its_bound_is_what_binds_it(chip):
         long = replace(found.rows[0].parts, kernel=found.measured)
         rows = tuple(replace(r, binds=binds, bound=found.measured, parts=long) for r in found.rows[-1:])
         assert words in why(replace(found, rows=rows)).advice
+
+
+def test_what_the_estimate_is_wrong_about_is_ranked_by_seconds_and_what_lies_between_is_part_of_it(chip):
+    found = measure.measure(family_of(lambda B=4: (torch.nn.Linear(8, 8), (torch.rand(B, 8),), {}), {}), chip, clock=Still())
+    row = replace(found.rows[-1], path="up", op="mm", estimate=1.0, measured=2.0, binds="memory", alike=False)
+    small = replace(row, path="low", estimate=0.3, measured=0.2)
+    said = replace(found, rows=(small, row), measured=4.0, between=0.1, around=0.9)
+    assert [text for _, text in sorted(measure_views._off(said), key=lambda x: -abs(x[0]))] == [
+        "up mm: estimate -50%, -1 s; memory binds it",
+        "between operators: estimate +800 ms; modules, Python, autograd",
+        "low mm: estimate +50%, +100 ms; memory binds it",
+    ]

@@ -253,6 +253,17 @@ def no_verdict(found: Sequence[Measurement]) -> str:
 SAME_RATE = 1e-3  # two bandwidths that differ by less are one: a chip file rounds
 
 
+def _reached(k: Knee, rate: float) -> Iterator[Fact]:
+    """What the ends of the curve come to: where the library reaches less than others do, the measured size is elsewhere."""
+    if not k.measurements:
+        return
+    moved, done = ([sum(getattr(r, what) for r in m.rows) / m.measured for m in k.measurements] for what in ("nbytes", "flops"))
+    best = max(range(len(done)), key=lambda i: done[i])
+    first, most = (f"{k.unknown} = {k.points[i][0]}" for i in (0, best))
+    yield Fact("reached", f"{first} moves {si(moved[0], 'B/s')}, and the solved one goes by {si(rate, 'B/s')}; "
+                          f"{most} does {si(done[best], 'FLOP/s')}")  # fmt: skip
+
+
 def knee_facts(k: Knee, solved: float | None, rate: float, main: float) -> list[Fact]:
     """The measured critical size beside the solved one.
 
@@ -273,6 +284,7 @@ def knee_facts(k: Knee, solved: float | None, rate: float, main: float) -> list[
         Fact("solved", f"{near}, with the weights {there}"),
         Fact("measured", f"{value}{ratio}; where {lines}"),
         Fact("points", ", ".join(f"{v}: {seconds(t)}" for v, t in k.points)),
+        *_reached(k, rate),
     ]
     if any(not m.summary.verdict for m in k.measurements):
         facts.append(Fact("verdict", f"none: {no_verdict(k.measurements)}"))

@@ -21,6 +21,7 @@ from costir.errors import ChipError
 FORMAT = 5
 SQUARED = ("side", "length", "width")  # axes with whose square the work grows; with the others it grows in proportion
 MOST_THREADS = 4096
+USUAL_PULSES = (1e-7, 1e-2)  # seconds: of a pulse of any processor
 BANDWIDTH = "bandwidth_"  # and a working set: the name of a number
 
 
@@ -168,7 +169,13 @@ def from_table(where: str, table: Any) -> Calibration | None:
     if not sizes:
         raise ChipError(f"{where}: its calibration has no bandwidth", "run costir calibrate again")
     shares = [numbers.get(k, 0.0) for k in ("lost", "away")]
-    possible = 0 <= noise < 100 and 1 <= threads <= MOST_THREADS and all(share <= 1 for share in shares)
+    pulse = numbers.get("pulse", USUAL_PULSES[0])
+    possible = (
+        USUAL_PULSES[0] <= pulse <= USUAL_PULSES[1]
+        and 0 <= noise < 100
+        and 1 <= threads <= MOST_THREADS
+        and all(share <= 1 for share in shares)
+    )
     if not possible or not all(math.isfinite(v) and v >= 0 for v in numbers.values()):
         raise ChipError(f"{where}: its calibration has numbers that cannot be", "run costir calibrate again")
     return found

@@ -263,3 +263,11 @@ def test_a_wrong_bank_says_where(capsys, tmp_path, old, new, word):
     assert "Traceback" not in err
     assert word in err + out
     assert code == 2
+
+
+def test_a_part_may_be_named_with_its_exercise(capsys):
+    """As the exercise's own name for it: `rl.q1.read`; an answer for no part says how to name one."""
+    assert cli.main(["exercise", "check", "rl.q1", "rl.q1.read=BD+DF", "--lang", "en"]) == 0
+    assert "read" in capsys.readouterr().out
+    assert cli.main(["exercise", "check", "rl.q1", "foo=1", "--lang", "en"]) == 1
+    assert "which one: read=..." in " ".join(capsys.readouterr().out.split())

@@ -7,6 +7,7 @@ import io
 import math
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -268,3 +269,23 @@ def test_what_the_estimate_is_wrong_about_is_ranked_by_seconds_and_what_lies_bet
         "between operators: estimate +800 ms; modules, Python, autograd",
         "low mm: estimate +50%, +100 ms; memory binds it",
     ]
+
+
+def test_a_model_that_waits_is_no_slow_machine(chip):
+    class Waits(nn.Module):
+        def forward(self, x):
+            time.sleep(0.03)
+            return x + 1
+
+    m = measure.measure(family_of(lambda B=4: (Waits(), (torch.rand(B, 8),), {}), {}), chip, clock=Still(), operators=False)
+    assert not m.summary.verdict
+    assert any("so that others had it or the model waits: no verdict" in n for n in m.notes)
+    assert not any("slower than" in n for n in m.notes)
+
+
+@pytest.mark.parametrize("pulse", ["1e-12", "1.0"])
+def test_a_pulse_that_cannot_be_is_damage(chip, tmp_path, pulse):
+    text = Path(chip.path).read_text().replace("[calibration.number]", f"[calibration.number]\npulse = {pulse}")
+    (tmp_path / "damaged.toml").write_text(text)
+    with pytest.raises(ChipError, match="numbers that cannot be"):
+        load_chip(str(tmp_path / "damaged.toml"))

@@ -58,7 +58,7 @@ def check(
 
 def _any_part(exercise: Exercise, text: str, lang: str) -> Verdict:
     """Without a part: the name that the answer begins with, else the part that it is right for."""
-    name, equals, rest = text.partition("=")
+    name, equals, rest = text.strip().removeprefix(f"{exercise.ident}.").partition("=")
     if equals and name.strip() and not name.rstrip().endswith(("<", ">", "~")):
         named = [p.ident for p in exercise.parts if plain(name) in {plain(n) for n in (p.ident, *p.also)}]
         if len(named) == 1:
@@ -71,9 +71,7 @@ def _any_part(exercise: Exercise, text: str, lang: str) -> Verdict:
     if best is not None and all(v.verdict == "unreadable" for v in found):
         return replace(found[0], part="")
     parts = ", ".join(p.ident for p in exercise.parts)
-    which = message(
-        "which_part", lang, count=len(exercise.parts), parts=parts, id=exercise.ident, first=exercise.parts[0].ident
-    )
+    which = message("which_part", lang, count=len(exercise.parts), parts=parts, first=exercise.parts[0].ident)
     return Verdict("wrong", exercise.ident, "", text, "", f"{message('wrong', lang)}; {which}")
 
 

@@ -36,6 +36,7 @@ def measure(
 
     Args:
         subject, inputs, sizes, phase, dtype, model, input, optimizer: as for `costir.analyze`; the model is built for real.
+            A module that is passed in is run as it is: training steps change its weights, and operators in place its inputs.
         chip: a chip file that `costir calibrate` wrote; "here" is the default one.
 
     Raises:

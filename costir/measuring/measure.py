@@ -207,7 +207,7 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between / found.speed,
         max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
-        len(calls), summary, usual.at_speed(found.speed), (*notes(c, loaded), *unlike),
+        len(calls), summary, usual.at_speed(found.speed), (*notes(c, loaded, share), *unlike),
     )  # fmt: skip
 
 
@@ -351,11 +351,13 @@ def _unlike(c: Calibration, quiet: int, speed: float) -> list[str]:
     return found
 
 
-def notes(c: Calibration, loaded: float) -> list[str]:
-    """What a reader must know: another machine than the calibrated one, or one that is busy."""
+def notes(c: Calibration, loaded: float, share: float = 1.0) -> list[str]:
+    """What a reader must know: another machine than the calibrated one, or a busy one, of which the run had a `share`."""
     here = {"cpu": cpu_name(), "torch": torch.__version__}
     found = [f"calibrated with {k} {c.about.get(k, '?')}, but this is {v}" for k, v in here.items() if c.about.get(k) != v]
-    if loaded > LOADED:
+    if share < 1 / (1 + LOADED):
+        found.append(f"the run had the core {share:.0%} of the time, so that others had it or the model waits: no verdict")
+    elif loaded > LOADED:
         found.append(
             f"the machine is {loaded:.0%} slower than when it was calibrated, so it is busy or another one: no verdict"
         )

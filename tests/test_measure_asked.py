@@ -289,3 +289,18 @@ def test_a_pulse_that_cannot_be_is_damage(chip, tmp_path, pulse):
     (tmp_path / "damaged.toml").write_text(text)
     with pytest.raises(ChipError, match="numbers that cannot be"):
         load_chip(str(tmp_path / "damaged.toml"))
+
+
+def test_a_model_may_set_the_default_dtype(chip):
+    class Doubles(nn.Module):
+        def forward(self, x):
+            torch.set_default_dtype(torch.float64)
+            return x * 2.0
+
+    try:
+        m = measure.measure(
+            family_of(lambda B=4: (Doubles(), (torch.rand(B, 8, dtype=torch.float32),), {}), {}), chip, clock=Still()
+        )
+        assert m.measured > 0
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
 from costir.calibration import BANDWIDTH, Calibration, Curve
 from costir.measuring.clock import HostClock
 from costir.measuring.interrupted import leaving
@@ -68,7 +70,12 @@ def pace(c: Calibration, clock: HostClock) -> Pace:
         logs = [math.log(longer(name, point)) for name, point in found.items() if name in c.curves]
         return math.exp(math.fsum(logs) / len(logs)) if logs else 1.0
 
-    return Pace(**{kind: together(found) for kind, found in AGAIN.items()}, leaving=leaving(c.curves, clock))
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)  # a model may have set another, and kernels were calibrated in this one
+    try:
+        return Pace(**{kind: together(found) for kind, found in AGAIN.items()}, leaving=leaving(c.curves, clock))
+    finally:
+        torch.set_default_dtype(default)
 
 
 def middle(*paces: Pace) -> Pace:

@@ -86,7 +86,7 @@ def test_names_of_ones_own_chips(monkeypatch, tmp_path):
 
 def test_a_cpus_calibration_says_that_there_is_a_gpu(monkeypatch, tmp_path, capsys):
     text = calibrating._chip_file(made_up(), {"fp32": 1e11}, {8192: 1e11, 2**29: 2e10})
-    monkeypatch.setattr(calibrating, "calibrate", lambda threads, progress: (made_up(), text))
+    monkeypatch.setattr(calibrating, "calibrate", lambda threads, progress, **_: (made_up(), text))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for there, words, said in ((True, [], True), (True, ["--device", "cpu"], False), (False, [], False)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)

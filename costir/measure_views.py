@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from costir.document import plain_number, seconds, subject_title
-from costir.measuring.knee import Knee
+from costir.measuring.knee import Knee, crossing
 from costir.measuring.measure import Measurement, Row
 from costir.measuring.pace import middle
 from costir.measuring.why import Why
@@ -260,6 +260,10 @@ def _reached(k: Knee, rate: float) -> Iterator[Fact]:
     moved, done = ([sum(getattr(r, what) for r in m.rows) / m.measured for m in k.measurements] for what in ("nbytes", "flops"))
     best = max(range(len(done)), key=lambda i: done[i])
     first, most = (f"{k.unknown} = {k.points[i][0]}" for i in (0, best))
+    estimated, _ = crossing([(v, m.estimate) for (v, _), m in zip(k.points, k.measurements, strict=True)])
+    if estimated is not None:
+        text = f"{k.unknown} = {plain_number(estimated)}, found in the same way in the estimates of these runs"
+        yield Fact("estimated", text + (f"; measured is {k.value / estimated:.2f} times that" if k.value else ""))
     yield Fact("reached", f"{first} moves {si(moved[0], 'B/s')}, and the solved one goes by {si(rate, 'B/s')}; "
                           f"{most} does {si(done[best], 'FLOP/s')}")  # fmt: skip
 

@@ -79,10 +79,13 @@ def test_two_solved_sizes_say_why_they_are_two(rate, says):
 def test_a_measured_critical_size_says_what_its_ends_reach(chip):
     m = measure.measure(family_of(lambda B=4: (nn.Linear(8, 8), (torch.rand(B, 8),), {}), {}), chip, clock=Still())
     row = replace(m.rows[0], nbytes=4e9, flops=1e9)
-    ends = tuple(replace(m, rows=(row, replace(row, flops=f)), measured=s) for f, s in ((1e9, 0.5), (99e9, 1.0), (99e9, 2.0)))
-    facts = measure_views.knee_facts(Knee("B", ((1, 0.5), (8, 1.0), (16, 2.0)), 4.0, False, ends), 3.0, 3e10, 2e10)
-    said = {f.label: f.text for f in facts}["reached"]
-    assert said == "B = 1 moves 16 GB/s, and the solved one goes by 30 GB/s; B = 8 does 100 GFLOP/s"
+    runs = ((1e9, 0.5, 0.8), (99e9, 1.0, 0.8), (99e9, 2.0, 0.8), (99e9, 4.0, 1.6), (99e9, 8.0, 3.2), (99e9, 16.0, 6.4))
+    ends = tuple(replace(m, rows=(row, replace(row, flops=f)), measured=s, estimate=e) for f, s, e in runs)
+    points = tuple((2**i, s) for i, (_, s, _) in enumerate(runs))
+    facts = measure_views.knee_facts(Knee("B", points, 5.0, False, ends), 3.0, 3e10, 2e10)
+    said = {f.label: f.text for f in facts}
+    assert said["reached"] == "B = 1 moves 16 GB/s, and the solved one goes by 30 GB/s; B = 2 does 100 GFLOP/s"
+    assert said["estimated"] == "B = 4, found in the same way in the estimates of these runs; measured is 1.25 times that"
 
 
 def test_where_the_time_goes_is_in_a_csv_too(chip):

@@ -18,7 +18,7 @@ from typing import Any
 
 from costir.errors import ChipError
 
-FORMAT = 5
+FORMAT = 6
 SQUARED = ("side", "length", "width")  # axes with whose square the work grows; with the others it grows in proportion
 MOST_THREADS = 4096
 USUAL_PULSES = (1e-7, 1e-2)  # seconds: of a pulse of any processor

@@ -60,11 +60,10 @@ def _pace(found: Sequence[Measurement]) -> str:
 def _off(m: Measurement) -> Iterator[tuple[float, str]]:
     """What the estimate is wrong about, by how many seconds: operators, and what lies between them."""
     for r in m.rows:
-        if r.error is None or abs(r.error) <= OFF or abs(r.estimate - (r.measured or 0)) <= OF_ALL * m.measured:
-            continue
-        why = "no curve of its own was calibrated" if r.alike else f"{r.binds} binds it"
         wrong = r.estimate - (r.measured or 0)
-        yield wrong, f"{r.path} {r.op}: estimate {r.error:+.0%}, {_signed(wrong)}; {why}"
+        if r.error is not None and abs(r.error) > OFF and abs(wrong) > OF_ALL * m.measured:
+            why = "no curve of its own was calibrated" if r.alike else f"{r.binds} binds it"
+            yield wrong, f"{r.path} {r.op}: estimate {r.error:+.0%}, {_signed(wrong)}; {why}"
     wrong = m.around - m.between
     if abs(wrong) > OF_ALL * m.measured and abs(wrong) > OFF * m.between and any(r.measured for r in m.rows):
         yield wrong, f"between operators: estimate {_signed(wrong)}; modules, Python, autograd"

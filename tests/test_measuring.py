@@ -88,7 +88,7 @@ def test_a_calibration_is_read_back(chip):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("format = 5", "format = 4"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
+    [("format = 6", "format = 5"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
      ('axes = ["n"]', 'axes = ["m"]'), ("[calibration.number]", "[calibration.nummer]"), ('threads = "1"', 'threads = "0"'),
      ('threads = "1"', 'threads = "many"'), ("bandwidth_8192", "bandwidth_much"), ("view = 1e-06", "lost = 7")],
 )  # fmt: skip

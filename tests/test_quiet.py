@@ -199,6 +199,16 @@ def test_going_to_another_core_holds_nobody_there():
         torch.set_num_threads(threads)
 
 
+def test_where_it_may_not_go_to_another_core_it_stays(monkeypatch):
+    def forbidden(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert not quiet.move()
+
+
 def test_a_pulse_after_a_timing_is_that_before_the_next(monkeypatch):
     pulses = []
     core = Core(monkeypatch, (pulses.append(1) or 1.0 for _ in itertools.count()))
@@ -271,27 +281,24 @@ def test_a_calibration_at_another_pace():
     assert all(same.curves[k].seconds == pytest.approx(v.seconds) for k, v in c.curves.items())
 
 
-def aging(scale):
+def aging():
     """Memory that takes 1 us, and up to 9 us more the longer it was left alone; it is gone after some ms."""
     us = interrupted.MICROSECONDS
-    seconds = tuple(1e-6 * (10 - 9 / (1 + scale * x / 2000)) for _ in interrupted.DRIVEN for x in us)
+    seconds = tuple(1e-6 * (10 - 9 / (1 + x / 2000)) for _ in interrupted.DRIVEN for x in us)
     return {f"aged_{use}": Curve(("bytes", "us"), (interrupted.DRIVEN, us), seconds) for use in interrupted.USES}
 
 
 @pytest.mark.parametrize("faster", [0.25, 1, 4])
 def test_how_fast_the_shared_cache_is_emptied(monkeypatch, faster):
-    then, now = aging(1.0), aging(1.0)
-    sample = lambda points, rounds, clock: {
-        use: {(size, us): [now[f"aged_{use}"].at(size, us * faster)] * rounds for size, us in points}
-        for use in interrupted.USES
-    }
+    now = lambda us: 1e-6 * (10 - 9 / (1 + faster * us / 2000))  # not read from a curve
+    sample = lambda points, rounds, clock: {use: {p: [now(p[1])] * rounds for p in points} for use in interrupted.USES}
     monkeypatch.setattr(interrupted, "_aging", sample)
-    assert interrupted.leaving(then) == pytest.approx(faster, rel=0.01)
+    assert interrupted.leaving(aging()) == pytest.approx(faster, rel=0.01)
     assert interrupted.leaving({}) == 1
 
 
 def test_a_cache_that_is_emptied_faster_ages_memory_by_as_much():
-    c = made_up().changed({**aging(1.0), "interrupted": aging(1.0)["aged_read"]}, {})
+    c = made_up().changed({**aging(), "interrupted": aging()["aged_read"]}, {})
     now = at_pace(c, Pace(leaving=4.0))
     for name in ("aged_read", "aged_weights", "interrupted"):
         assert now.curves[name].at(1 << 12, 1000) == pytest.approx(c.curves[name].at(1 << 12, 4000))

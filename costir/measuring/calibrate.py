@@ -7,6 +7,7 @@ the bandwidth over several kernels as an envelope that never rises with the work
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import platform
 import re
@@ -40,7 +41,7 @@ LEAST_WORK = 0.25  # of a call's time is work: what is left of a difference betw
 WORKING_SETS = tuple(1 << p for p in (*range(13, 26, 2), 26, 27, 29))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
-PRODUCTS = ("mm_nn", "mm_nt", "mm_tn")
+LAYOUTS = ("mm_nn", "mm_nt", "mm_tn")  # of products of two matrices
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
 PATIENCE = 16.0  # seconds for waiting for quiet moments
 SHARES = {"kernels": 0.5, "losses": 0.25, "rates": 0.1, "overheads": 0.15}  # of the patience
@@ -83,7 +84,7 @@ class Calibrator:
             if kernel.fits(point):
                 found = self.timed(kernel.make(**point))
                 known[at] = found.usual
-                if kernel.name in PRODUCTS:
+                if kernel.name in LAYOUTS:
                     self.rate = max(self.rate, 2 * math.prod(at) / found.seen)
             else:  # too large to time: as much longer as there is more of it, from the nearest that was
                 near = max((p for p in known if all(a <= b for a, b in zip(p, at, strict=True))), key=math.prod)
@@ -144,14 +145,14 @@ def calibrate(
 
 def _patience(clock: QuietClock, asked: float | None, began: float, stage: str) -> float:
     """Seconds that a stage may wait: what those before it have left over is for those that follow, too."""
-    left = max(0.0, clock.patience)
     if asked is not None:
-        return left + SHARES[stage] * asked
+        return max(0.0, clock.patience) + SHARES[stage] * asked
     if stage not in STAGES:
         return SHARES[stage] * PATIENCE
-    following = [share for name, share in SHARES.items() if list(SHARES).index(name) >= list(SHARES).index(stage)]
+    before = itertools.takewhile(lambda name: name != stage, SHARES)
+    following = 1 - math.fsum(SHARES[name] for name in before)
     in_all = ALL - STAGES[stage] - (time.perf_counter() - began)
-    return max(LEAST, in_all * SHARES[stage] / sum(following))
+    return max(LEAST, in_all * SHARES[stage] / following)
 
 
 def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience: float) -> dict[str, Curve]:

@@ -17,7 +17,6 @@ from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
 LOOP = 1 << 20  # bytes
-PAIRS = 11  # modules that took turns when lines of Python were timed, in calibrations that do not say
 SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
 FLOAT = 4  # bytes: the curves are of float32
 LEAST = 0.25  # of a product's time is its work, where its weights are fetched meanwhile
@@ -198,7 +197,7 @@ class Estimator:
 
     def _taking_turns(self, kinds: int) -> float:
         """How much of Python's code calls of so many kinds drive out of the caches, of what those did that were timed."""
-        return min(1.0, (kinds - 1) / max(1.0, self.c.numbers.get("pairs", PAIRS) - 1))
+        return min(1.0, (kinds - 1) / max(1.0, self.c.numbers.get("pairs", 1.0) - 1))
 
     def _python(self, lines: float, moved: float, turn: float) -> float:
         """Seconds that so many lines of Python take after an operator that moved so many bytes.

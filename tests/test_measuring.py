@@ -428,4 +428,4 @@ def test_wrong_questions(files, capsys, options):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("costir: ")
-    assert calibration.FORMAT == 5
+    assert calibration.FORMAT == 6

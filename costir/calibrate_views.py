@@ -22,7 +22,10 @@ def calibrated(c: Calibration, chip: Chip, path: str, known: str = "here", gpu: 
     head = [
         Fact("machine", f"{c.about['cpu']}, {c.threads} thread{'s' if c.threads > 1 else ''}, torch {c.about['torch']}"),
         Fact("noise", f"{c.noise:.1%}: the median of repeated timings over the best"),
-        *(Fact("matmul", f"{name} {si(float(rate), 'FLOP/s')}") for name, rate in chip.matrix.items()),
+        *(
+            Fact("matmul", f"{name} {si(float(rate), 'FLOP/s')}{_in_products(c, name, float(rate))}")
+            for name, rate in chip.matrix.items()
+        ),
         Fact("ridge", f"{plain_number(float(chip.ridge('float32')))} FLOP/byte in fp32"),
     ]
     around = {k: numbers[k] for k in ("view", "grad", "node", "module", "optimizer")} | {"operator": c.curves["unary"].at(16)}
@@ -37,6 +40,12 @@ def calibrated(c: Calibration, chip: Chip, path: str, known: str = "here", gpu: 
     if gpu:
         tail.append(Fact("gpu", "this machine has one, too: costir calibrate --device cuda measures it"))
     return _view("Calibration", c, chip, path, head, (_bandwidths(rows),), tail)
+
+
+def _in_products(c: Calibration, name: str, rate: float) -> str:
+    """Where another library's convolutions are faster than products of matrices: what these reach."""
+    products = c.numbers.get("products", rate)
+    return f", in convolutions; in products of matrices {si(products, 'FLOP/s')}" if name == "fp32" and products < rate else ""
 
 
 def _bandwidths(rows: list[tuple[str, str]]) -> Table:

@@ -1,8 +1,9 @@
 """What a machine was measured to do: times of operators over grids of sizes, and overheads. Part of a chip file. No torch here.
 
 A curve is a table of seconds over a grid; between its points the logarithm of the time is linear in the logarithms of the
-sizes; below the first point it stays, and beyond the last it goes on with the last slope, but grows no faster than the work
-does: where the last step left a cache, the next will not leave it again.
+sizes. Below the first point it stays, but where a size counts equal parts of the work there are fewer of them. Beyond the last
+what is more than the shortest goes on with its last slope, but grows no faster than the work does: where the last step left a
+cache, the next will not leave it again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from costir.errors import ChipError
 
 FORMAT = 6
 SQUARED = ("side", "length", "width")  # axes with whose square the work grows; with the others it grows in proportion
+WORK = 0.1  # at the least, of the shortest time of a curve: the rest is what any call takes
+PARTS = ("rows", "heads", "channels", "groups", "length")  # axes that count equal parts, one computed after the other
 MOST_THREADS = 4096
 USUAL_PULSES = (1e-7, 1e-2)  # seconds: of a pulse of any processor
 BANDWIDTH = "bandwidth_"  # and a working set: the name of a number
@@ -57,13 +60,29 @@ class Curve:
         axes, _ = self._logs
         asked = [math.log(max(size, 1)) for size in sizes]
         inside = [min(x, axis[-1]) for x, axis in zip(asked, axes, strict=True)]
-        total = base = self._inside(inside)
-        for i, (x, axis, name) in enumerate(zip(asked, axes, self.axes, strict=True)):
-            if x > axis[-1] and len(axis) > 1:
-                before = self._inside([*inside[:i], axis[-2], *inside[i + 1 :]])
-                slope = (base - before) / (axis[-1] - axis[-2])
-                total += min(slope, 2.0 if name in SQUARED else 1.0) * (x - axis[-1])
-        return math.exp(min(total, 700.0))
+        base = self._inside(inside)
+        beyond = [i for i, (x, axis) in enumerate(zip(asked, axes, strict=True)) if x > axis[-1] and len(axis) > 1]
+        if not beyond:
+            return self._parts(math.exp(base), sizes)
+        least = (1 - WORK) * min(self._least, math.exp(base))  # of any call: it does not grow
+        work, grown = math.exp(base) - least, 0.0
+        for i in beyond:
+            before = max(math.exp(self._inside([*inside[:i], axes[i][-2], *inside[i + 1 :]])) - least, WORK * least)
+            slope = math.log(work / before) / (axes[i][-1] - axes[i][-2])
+            grown += min(slope, 2.0 if self.axes[i] in SQUARED else 1.0) * (asked[i] - axes[i][-1])
+        return self._parts(least + work * math.exp(min(grown, 700.0)), sizes)
+
+    def _parts(self, seconds: float, sizes: Sequence[float]) -> float:
+        """Of fewer parts than the first point has: what any call takes, and the rest in proportion."""
+        least = self._least
+        for size, grid, name in zip(sizes, self.grid, self.axes, strict=True):
+            if name in PARTS and size < grid[0]:
+                seconds = min(seconds, least + max(0.0, seconds - least) * max(size, 1) / grid[0])
+        return seconds
+
+    @functools.cached_property
+    def _least(self) -> float:
+        return min(self.seconds)
 
     def _inside(self, logs: Sequence[float]) -> float:
         """The logarithm of the time at a point of the grid's range."""

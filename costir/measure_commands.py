@@ -127,7 +127,7 @@ def solve(o: argparse.Namespace) -> int:
 
 
 def _measured_knee(o: argparse.Namespace) -> list[Fact]:
-    """For `solve --measure`: the measured critical size beside the one that is solved for the memory that the weights lie in.
+    """For `solve --measure`: the measured critical size beside the ones of the calibrated times and of the roofline.
 
     Raises:
         ChipError: where the chip was not calibrated on a machine.
@@ -147,6 +147,6 @@ def _measured_knee(o: argparse.Namespace) -> list[Fact]:
         held = float(analysis.at(**{o.unknown: 1}).weight_bytes) if o.unknown in analysis.sizes else 0.0
         rate = weights_bandwidth(chip, held)
         near = load_chip(name, {**settings, "memory.bandwidth": f"{rate:.6g}"})
-        solved = analysis.on(near).critical(o.unknown).at_base
-        found = knee(family, chip, o.unknown, float(solved or 16), sizes, o.phase)
-    return measure_views.knee_facts(found, None if solved is None else float(solved), rate, float(chip.memory_bandwidth))
+        roofline = analysis.on(near).critical(o.unknown).at_base
+        found = knee(family, chip, o.unknown, float(roofline or 16), sizes, o.phase)
+    return measure_views.knee_facts(found, None if roofline is None else float(roofline), rate, float(chip.memory_bandwidth))

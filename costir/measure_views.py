@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from costir.document import plain_number, seconds, subject_title
-from costir.measuring.knee import Knee, crossing
+from costir.measuring.knee import Knee
 from costir.measuring.measure import Measurement, Row
 from costir.measuring.pace import middle
 from costir.measuring.why import Why
@@ -252,42 +252,45 @@ def no_verdict(found: Sequence[Measurement]) -> str:
 SAME_RATE = 1e-3  # two bandwidths that differ by less are one: a chip file rounds
 
 
-def _reached(k: Knee, rate: float) -> Iterator[Fact]:
-    """What the ends of the curve come to: where the library reaches less than others do, the measured size is elsewhere."""
-    if not k.measurements:
-        return
-    moved, done = ([sum(getattr(r, what) for r in m.rows) / m.measured for m in k.measurements] for what in ("nbytes", "flops"))
+def _times(k: Knee, roofline: float | None) -> str:
+    """The measured critical size over the solved one and that of the roofline."""
+    over = ((k.solved, "the solved one"), (roofline, "the roofline's"))
+    return "".join(f", {k.value / of:.2f} times {name}" for of, name in over if of and k.value)
+
+
+def _solved(k: Knee) -> str:
+    """Where the estimated curve's parts cross, and what its ends come to."""
+    if k.solved is None:
+        return "none: the estimated curve has no two parts"
+    moved, done = ([sum(getattr(r, what) for r in m.rows) / m.estimate for m in k.measurements] for what in ("nbytes", "flops"))
     best = max(range(len(done)), key=lambda i: done[i])
     first, most = (f"{k.unknown} = {k.points[i][0]}" for i in (0, best))
-    estimated, _ = crossing([(v, m.estimate) for (v, _), m in zip(k.points, k.measurements, strict=True)])
-    if estimated is not None:
-        text = f"{k.unknown} = {plain_number(estimated)}, found in the same way in the estimates of these runs"
-        yield Fact("estimated", text + (f"; measured is {k.value / estimated:.2f} times that" if k.value else ""))
-    yield Fact("reached", f"{first} moves {si(moved[0], 'B/s')}, and the solved one goes by {si(rate, 'B/s')}; "
-                          f"{most} does {si(done[best], 'FLOP/s')}")  # fmt: skip
+    rates = f"{first} moves {si(moved[0], 'B/s')}, {most} does {si(done[best], 'FLOP/s')}"
+    return f"{k.unknown} = {plain_number(k.solved)}, for what operators were calibrated to reach here: {rates}"
 
 
-def knee_facts(k: Knee, solved: float | None, rate: float, main: float) -> list[Fact]:
+def knee_facts(k: Knee, roofline: float | None, rate: float, main: float) -> list[Fact]:
     """The measured critical size beside the solved one.
 
     Args:
-        solved: for the memory that the weights lie in, of `rate` bytes/s; the report above has the one for the chip's `main`.
+        roofline: the one that is solved for the memory that the weights lie in, of `rate` bytes/s at best; the report above has
+            the one for the chip's `main`.
     """
     value = "none: the curve has no two parts" if k.value is None else f"{k.unknown} = {plain_number(k.value)}"
     lines = "the lines through the first and the last three points cross"
     if not k.straight:
         lines = "the fastest run and the most work per second meet: the curve's ends are no straight lines here"
-    ratio = f", {k.value / solved:.2f} times the solved one" if k.value and solved else ""
-    near = "none" if solved is None else f"{k.unknown} = {plain_number(solved)}"
-    there = f"in the main memory ({si(rate, 'B/s')}), as above"
+    near = "none" if roofline is None else f"{k.unknown} = {plain_number(roofline)}"
+    there = f"the best kernel's rates in the main memory ({si(rate, 'B/s')}), as above"
     if abs(rate / main - 1) > SAME_RATE:
-        held = "in a cache" if rate > main else "at the calibrated rate"
-        there = f"{held} ({si(rate, 'B/s')}); the {k.unknown} above is for the main memory ({si(main, 'B/s')})"
+        held = "in the cache that holds the weights" if rate > main else "as calibrated"
+        there = f"the best kernel's rates {held} ({si(rate, 'B/s')}); above for the main memory's ({si(main, 'B/s')})"
     facts = [
-        Fact("solved", f"{near}, with the weights {there}"),
-        Fact("measured", f"{value}{ratio}; where {lines}"),
+        Fact("roofline", f"{near}, for {there}"),
+        Fact("solved", _solved(k)),
+        Fact("measured", f"{value}{_times(k, roofline)}; where {lines}"),
         Fact("points", ", ".join(f"{v}: {seconds(t)}" for v, t in k.points)),
-        *_reached(k, rate),
+        Fact("estimates", ", ".join(f"{v}: {seconds(m.estimate)}" for (v, _), m in zip(k.points, k.measurements, strict=True))),
     ]
     if any(not m.summary.verdict for m in k.measurements):
         facts.append(Fact("verdict", f"none: {no_verdict(k.measurements)}"))

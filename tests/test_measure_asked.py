@@ -66,17 +66,18 @@ def test_an_analysis_says_that_its_bytes_come_from_the_main_memory(chip, capsys,
 @pytest.mark.parametrize(
     ("rate", "says"),
     [
-        (5e10, "B = 5.3, with the weights in a cache (50 GB/s); the B above is for the main memory (20 GB/s)"),
-        (2.0001e10, "B = 5.3, with the weights in the main memory (20 GB/s), as above"),
-        (1e10, "B = 5.3, with the weights at the calibrated rate (10 GB/s); the B above is for the main memory (20 GB/s)"),
+        (5e10, "in the cache that holds the weights (50 GB/s); above for the main memory's (20 GB/s)"),
+        (2.0001e10, "in the main memory (20 GB/s), as above"),
+        (1e10, "as calibrated (10 GB/s); above for the main memory's (20 GB/s)"),
     ],
 )
-def test_two_solved_sizes_say_why_they_are_two(rate, says):
-    facts = measure_views.knee_facts(Knee("B", ((1, 1e-3), (2, 1e-3)), 6.0, True, ()), 5.3, rate, 2e10)
-    assert {f.label: f.text for f in facts}["solved"] == says
+def test_two_sizes_of_the_roofline_say_why_they_are_two(chip, rate, says):
+    m = measure.measure(family_of(lambda B=4: (nn.Linear(8, 8), (torch.rand(B, 8),), {}), {}), chip, clock=Still())
+    facts = measure_views.knee_facts(Knee("B", ((1, 1e-3), (2, 1e-3)), 6.0, True, (m, m)), 5.3, rate, 2e10)
+    assert {f.label: f.text for f in facts}["roofline"] == f"B = 5.3, for the best kernel's rates {says}"
 
 
-def test_a_measured_critical_size_says_what_its_ends_reach(chip):
+def test_a_solved_critical_size_says_what_the_ends_of_its_curve_reach(chip):
     m = measure.measure(family_of(lambda B=4: (nn.Linear(8, 8), (torch.rand(B, 8),), {}), {}), chip, clock=Still())
     row = replace(m.rows[0], nbytes=4e9, flops=1e9)
     runs = ((1e9, 0.5, 0.8), (99e9, 1.0, 0.8), (99e9, 2.0, 0.8), (99e9, 4.0, 1.6), (99e9, 8.0, 3.2), (99e9, 16.0, 6.4))
@@ -84,8 +85,10 @@ def test_a_measured_critical_size_says_what_its_ends_reach(chip):
     points = tuple((2**i, s) for i, (_, s, _) in enumerate(runs))
     facts = measure_views.knee_facts(Knee("B", points, 5.0, False, ends), 3.0, 3e10, 2e10)
     said = {f.label: f.text for f in facts}
-    assert said["reached"] == "B = 1 moves 16 GB/s, and the solved one goes by 30 GB/s; B = 2 does 100 GFLOP/s"
-    assert said["estimated"] == "B = 4, found in the same way in the estimates of these runs; measured is 1.25 times that"
+    reached = "B = 1 moves 10 GB/s, B = 2 does 248 GFLOP/s"
+    assert said["solved"] == f"B = 4, for what operators were calibrated to reach here: {reached}"
+    assert said["measured"].startswith("B = 5, 1.25 times the solved one, 1.67 times the roofline's; where the fastest run and")
+    assert said["estimates"].startswith("1: 800 ms, 2: 800 ms")
 
 
 def test_where_the_time_goes_is_in_a_csv_too(chip):

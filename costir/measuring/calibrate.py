@@ -1,7 +1,7 @@
 """Measure this machine in under a minute, and write it down as a chip.
 
-Rates and bandwidths are the best that were seen, so that bounds made from them are bounds: the matmul rate over all products,
-the bandwidth over several kernels as an envelope that never rises with the working set.
+Rates and bandwidths are the best that were seen, so that bounds made from them are bounds: the matmul rate over all products
+and convolutions, the bandwidth over several kernels as an envelope that never rises with the working set.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Calibrator:
         self.clock = clock
         self.progress = progress or (lambda what, share: None)
         self.spreads: list[float] = []
-        self.rate = 0.0  # the best of all products, in FLOP/s
+        self.rates: dict[str, float] = {}  # by kernel of products, the best in FLOP/s
 
     def time(self, function: Callable[[], Any], rounds: int = 3, at_least: float = 0.0007) -> float:
         """Seconds of a call, at the usual speed."""
@@ -84,11 +84,11 @@ class Calibrator:
             if kernel.fits(point):
                 found = self.timed(kernel.make(**point))
                 known[at] = found.usual
-                if kernel.name in LAYOUTS:
-                    self.rate = max(self.rate, 2 * math.prod(at) / found.seen)
+                if kernel.flops is not None:
+                    self.rates[kernel.name] = max(self.rates.get(kernel.name, 0.0), kernel.flops(**point) / found.seen)
             else:  # too large to time: as much longer as there is more of it, from the nearest that was
                 near = max((p for p in known if all(a <= b for a, b in zip(p, at, strict=True))), key=math.prod)
-                known[at] = known[near] * math.prod(at) / math.prod(near)
+                known[at] = known[near] * kernel.work(at) / kernel.work(near)
         return Curve(tuple(kernel.axes), tuple(kernel.axes.values()), tuple(known.values()))
 
     @property
@@ -128,10 +128,11 @@ def calibrate(
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
-            rates = {"fp32": _fp32_rate(c), **_rates(c)}
+            products = _products_rate(c)
+            rates = {"fp32": max(products, *c.rates.values(), 0.0), **_rates(c)}
             clock.patience = stage("overheads")
             c.progress("overheads", 0.95)
-            numbers |= {**overheads(clock), "fresh": _fresh(clock)}
+            numbers |= {**overheads(clock), "fresh": _fresh(clock), "products": products}
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
@@ -172,7 +173,7 @@ def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience:
 def _losses(c: Calibrator, clock: HostClock, every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, float]]:
     """What is lost where code, memory and Python's lines have left the caches: curves and numbers."""
     c.progress("what has left the caches", 0.75)
-    lost, apart = interrupted(every, clock)
+    lost, apart = interrupted([k for k in every if not k.seldom], clock)
     frame, python = frames(clock)
     return {**lost, **aged(clock), "frame": frame, "node": nodes(clock)}, {**python, **apart}
 
@@ -245,10 +246,10 @@ def _envelope(found: Iterator[tuple[int, float]]) -> dict[int, float]:
     return dict(sorted(out.items()))
 
 
-def _fp32_rate(c: Calibrator) -> float:
-    """The best FLOP/s over all products."""
-    a = torch.rand(768, 768)
-    return max(c.rate, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02, clock=c.clock).seen)
+def _products_rate(c: Calibrator) -> float:
+    """The best FLOP/s of products of matrices; convolutions, of another library, may be faster."""
+    a, best = torch.rand(768, 768), max(c.rates.get(layout, 0.0) for layout in LAYOUTS)
+    return max(best, 2 * 768**3 / timed(lambda: a @ a, 3, 0.02, clock=c.clock).seen)
 
 
 def _rates(c: Calibrator) -> dict[str, float]:
@@ -316,7 +317,7 @@ def _chip_file(c: Calibration, rates: Mapping[str, float], envelope: Mapping[int
         f'name = "{name}, as measured"',
         f'kind = "{kind}"', 'confidence = "measured"', *more, "",
         "[matrix]", *(f"{name} = {rate:.4g}" for name, rate in rates.items()),
-        f'note = "The best of all products that costir calibrate timed on {c.about["date"]}."', "",
+        f'note = "The best of all products and convolutions that costir calibrate timed on {c.about["date"]}."', "",
         "[vector]", f"fp32 = {rates['fp32']:.4g}", 'note = "No vector work is faster than the matmul: a bound."', "",
         "[memory]", f"bandwidth = {envelope[sizes[-1]]:.4g}", *([f"capacity = {capacity}"] if capacity else []),
         f'note = "The best of reads, writes and copies over {sizes[-1] >> 20} MB."', "",

@@ -58,7 +58,7 @@ def matmul(chip: Chip, edges: Sequence[int] = EDGES) -> Demo:
     Raises:
         ChipError: for a chip without a calibration, as for all experiments.
     """
-    c, peak = _ready(chip), float(chip.matmul_rate("float32"))
+    c, peak = _ready(chip), _peak(chip)
 
     def run(machine: _Session, n: int) -> Product:
         found = _bare(machine.today, torch.mm, (torch.rand(n, n), torch.rand(n, n)))
@@ -122,7 +122,7 @@ DEMOS: Mapping[str, Callable[[Chip], Demo]] = {
 
 
 def _steps(name: str, chip: Chip, over: str, values: Sequence[int], sizes: Mapping[str, int]) -> Demo:
-    c, peak = _ready(chip), float(chip.matmul_rate("float32"))
+    c, peak = _ready(chip), _peak(chip)
 
     def run(machine: _Session, value: int) -> Step:
         family = gpt(**{**sizes, over: value})
@@ -309,6 +309,11 @@ def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> tuple[tup
         if match and kind != "Instruction":
             found.append((f"L{level}", int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]))
     return tuple(sorted(found, key=lambda x: x[1]))
+
+
+def _peak(chip: Chip) -> float:
+    """The best FLOP/s of products of matrices in fp32; the chip's own rate may be that of convolutions, of another library."""
+    return calibration_of(chip).numbers.get("products", float(chip.matmul_rate("float32")))
 
 
 def _calibrated_caches(chip: Chip) -> tuple[tuple[str, int], ...]:

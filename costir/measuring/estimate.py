@@ -12,7 +12,8 @@ from typing import NamedTuple
 from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
 from costir.ir import Call, Conventions, Cost, Tensor
-from costir.measuring.lookup import HEAVY, PICKED, PRODUCTS, VIEWS, Lookup, lookups, of_type
+from costir.measuring.lookup import HEAVY, MATRICES, PICKED, PRODUCTS, VIEWS, lookups, of_type
+from costir.measuring.lookup_parts import Lookup
 from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
@@ -71,6 +72,9 @@ class Estimator:
     def __init__(self, calibration: Calibration, rates: Mapping[str, float] | None = None) -> None:
         self.c = calibration
         self.rates = rates or {}
+        self.matrices = dict(self.rates)  # the library that multiplies matrices may be slower than that of convolutions
+        if "products" in calibration.numbers and "fp32" in self.rates:
+            self.matrices["fp32"] = calibration.numbers["products"]
         self._known: dict[tuple[str, tuple[float, ...]], float] = {}
 
     def seconds(self, found: Lookup) -> float:
@@ -145,7 +149,7 @@ class Estimator:
             return Estimate(view, view, framework=framework, around=view + framework), []
         found = lookups(call, r.strides, cost or cost_of(call, Conventions())[0])
         found = [x if x.curve in self.c.curves else Lookup("unary", x.sizes[:1], x.times, True) for x in found]
-        found = [of_type(x, call, self.rates) for x in found]
+        found = [of_type(x, call, self.matrices if x.curve.startswith(MATRICES) else self.rates) for x in found]
         least = [self.seconds(x) for x in found if x.times > 0]
         empty = min(self.c.curves["unary"].at(16), *least) if least else numbers["view"]
         kernel = sum(self.seconds(x) for x in found) if found else empty
@@ -204,9 +208,10 @@ class Estimator:
 
         No more of them than a module has find their code gone; where there are many it is soon there again.
         """
-        gone = min(lines, self.c.numbers.get("lines", lines))
-        again, others = self.c.numbers.get("line", 0.0), self._read("frame", 0.0)
-        return lines * again + gone * (max(0.0, others - again) * turn + self._read("frame", moved) - others)
+        numbers = self.c.numbers
+        gone, again = min(lines, numbers.get("lines", lines)), numbers.get("line", 0.0)
+        others = max(0.0, numbers.get("line_in_turn", again) - again)
+        return lines * again + gone * (others * turn + self._read("frame", moved) - self._read("frame", 0.0))
 
     def interrupted(self, name: str, pause: tuple[float, float]) -> float:
         """Seconds for the bytes and seconds between."""
@@ -245,7 +250,7 @@ class Estimator:
         product = found[0].curve.startswith(PRODUCTS)  # they copy their operands, and their results, before and after they work
         uses = ("read", "update" if inplace else "write")
         if "mm" in found[0].curve:
-            uses = ("first", "sum" if len(found) > 1 else "result")
+            uses = ("first", "sum" if any(x.curve == "bias" for x in found) else "result")
         others = [(m, uses[0], "read") for m in read.values() if m not in weights]
         others += [(m, uses[1], "update" if inplace else "write") for m in written.values()]
         levels = [self._levels(m, held, f"far_{use}", f"aged_{kind}") for m, use, kind in others]

@@ -1,8 +1,8 @@
 """What Python itself takes between operators, by the number of its lines.
 
 A model's own code is not timed by anybody in advance. But how many lines a forward pass comes to is counted, and what one
-costs is measured on modules of torch.nn, each call with what it spends beside its operator: one kind after the other, as in a
-model, and after work whose memory has driven the interpreter's code out of the caches.
+costs is measured on modules of torch.nn, each call with what it spends beside its operator: the same again and again, one kind
+after the other, as in a model, and after work whose memory has driven the interpreter's code out of the caches.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ Call = Callable[[], Any]
 
 
 def frames(clock: HostClock = HOST) -> tuple[Curve, dict[str, float]]:
-    """Seconds for each line of Python where as many modules take turns, by the bytes of work before.
+    """Seconds for each line of Python of a module that runs once, by the bytes of work before.
 
     And numbers: `lines`, how many a module has on average; `pairs`, how many modules there are; `line`, the seconds of one
-    where a module is called again and again.
+    where a module is called again and again; `line_in_turn`, where all of them take turns.
     """
     with torch.no_grad():
         pairs = [(module, plain, lines(module) - lines(plain)) for module, plain in _pairs()]
         memory = torch.ones(BYTES[-1] // 4)
+        in_turn = [timed(partial(_all, calls), ROUNDS, clock=clock).usual for calls in list(zip(*pairs, strict=True))[:2]]
         again = [(timed(m, clock=clock).usual - timed(p, clock=clock).usual) / n for m, p, n in pairs]
         works: dict[Point, Call] = {(size,): between(size, 1, memory) for size in BYTES}
         found: dict[Point, list[float]] = {point: [] for point in works}
@@ -43,8 +44,17 @@ def frames(clock: HostClock = HOST) -> tuple[Curve, dict[str, float]]:
                 for keep in (False, True):  # the first finds the caches as another size left them
                     row = [clock.usual(partial(_sample, work, *pair))[0] for pair in pairs]
                     found[point] += row if keep else []
-    numbers = {"lines": statistics.fmean(n for *_, n in pairs), "pairs": len(pairs), "line": max(0.0, statistics.median(again))}
+    number = sum(n for *_, n in pairs)
+    numbers = {
+        "lines": number / len(pairs), "pairs": len(pairs), "line": max(0.0, statistics.median(again)),
+        "line_in_turn": max(0.0, in_turn[0] - in_turn[1]) / number,
+    }  # fmt: skip
     return line("bytes", {k: statistics.median(v) for k, v in found.items()}), numbers
+
+
+def _all(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call()
 
 
 def _sample(work: Call, module: Call, plain: Call, number: int) -> tuple[float]:

@@ -28,8 +28,9 @@ QUEUED = 256  # kernels: no queue is full of these
 
 # Some of the CPU's as they are: the rest is made for caches of a CPU, or has an operator that only a CPU has.
 _SAME = (
+    "enlarged", "enlarged_backward",
     "bmm_nn", "bmm_nt", "bmm_tn", "conv1_strided", "conv3_strided", "grouped", "halves", "ragged", "depthwise", "lstm", "gru",
-    "max_pool", "avg_pool", "batch_norm", "batch_norm_training", "batch_norm_backward", "max_pool_backward",
+    "max_window", "max_window_backward", "avg_window", "batch_norm", "batch_norm_training", "batch_norm_backward",
     "streamed", "far_read", "far_write", "far_update", "conv1_strided_backward", "conv3_strided_backward",
     "grouped_backward", "halves_backward", "ragged_backward", "depthwise_backward",
 )  # fmt: skip
@@ -102,7 +103,7 @@ def others(room: int) -> list[Kernel]:
     rows = tuple(r for r in ROWS if IN_ROWS * r * COLUMNS[-1] <= room)
     out = [replace(known[name], axes={"n": sizes}) for name in POINTWISE if name not in ("empty", "zeros")]
     out.append(Kernel("zeros", {"n": sizes}, _zeros))
-    out += [replace(known[name], axes={"rows": rows, "columns": COLUMNS}) for name in BY_ROWS]
+    out += [replace(known[name], axes=dict(zip(known[name].axes, (rows, COLUMNS), strict=True))) for name in BY_ROWS]
     lengths = tuple(n for n in LENGTHS if 4 * 4 * HEADS[-1] * n * n <= room)  # where scores are held, four of them
     heads = {"heads": HEADS, "length": lengths, "width": WIDTHS}
     for suffix, dtype in (("", torch.float32), ("_bf16", torch.bfloat16)):

@@ -27,6 +27,7 @@ class Knee:
         points: (size, seconds), ascending.
         value: where the curve's two parts cross, in log-log; None where it has only one.
         straight: both parts are; else it is where the lines cross that touch the curve from below.
+        measurements: at the points.
     """
 
     unknown: str
@@ -34,6 +35,11 @@ class Knee:
     value: float | None
     straight: bool
     measurements: tuple[Measurement, ...]
+
+    @property
+    def solved(self) -> float | None:
+        """Where the two parts of the estimated curve cross: from the calibration alone."""
+        return crossing([(size, m.estimate) for (size, _), m in zip(self.points, self.measurements, strict=True)])[0]
 
 
 def knee(family: Family, chip: Chip, unknown: str, around: float, sizes: Mapping[str, int] | None = None,

@@ -1,34 +1,25 @@
 """Which curve of the calibration says how long an operator takes, and at which sizes. No torch here.
 
 An operator that has no curve of its own takes that of the one most like it: elementwise by its number of operands, a reduction
-by its rows. What is taken for what is in this file alone.
+by its rows. What is taken for what is in this file, and for what does most work in `lookup_heavy`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sympy import Number
 
 from costir.chip import rate_key
 from costir.ir import Call, Cost, Tensor
+from costir.measuring.lookup_heavy import HEAVY_RULES
+from costir.measuring.lookup_parts import Lookup, Rule, Strides, ints, numel, rows_by, rows_of, shape
 
-BLOCK = 8  # channels
 PICKED = 1024  # rows of tables, that are timed
 HEAVY = 0.8  # times the average code of an operator: has much
-STEPS = (8, 64)  # of recurrent layers, that are timed
-Strides = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """A curve, the sizes to read it at, and how many times it runs; `alike` where another operator stands in."""
-
-    curve: str
-    sizes: tuple[float, ...]
-    times: float = 1.0
-    alike: bool = False
 
 
 VIEWS = frozenset((
@@ -52,27 +43,40 @@ _SAME = {
     "full": "zeros", "full_like": "zeros", "new_ones": "zeros", "new_full": "zeros", "arange": "zeros",
     "hardtanh": "relu", "clamp": "relu", "clamp_min": "relu", "leaky_relu": "relu",
     "hardtanh_backward": "relu_backward", "hardswish": "hardswish",
-    "hardswish_backward": "hardswish_backward", "expm1": "exp", "log1p": "log", "elu": "elu", "elu_backward": "elu_backward",
-    "softplus": "log", "mish": "tanh", "exp2": "exp", "log2": "log", "tan": "sin", "atan": "tanh", "pow": "pow",
+    "hardswish_backward": "hardswish_backward", "expm1": "exp", "log1p": "log1p", "elu": "elu", "elu_backward": "elu_backward",
+    "softplus": "softplus", "mish": "mish", "exp2": "exp", "log2": "log", "tan": "sin", "atan": "atan",
+    "remainder": "remainder", "fmod": "remainder", "xlogy": "xlogy", "log_sigmoid_forward": "log_sigmoid",
+    "hardsigmoid": "relu",
     "native_dropout_backward": "binary", "bernoulli": "bernoulli", "neg": "neg",
-    "abs": "neg", "sgn": "neg", "sign": "neg", "tril": "clone", "triu": "clone",
+    "abs": "neg", "sgn": "neg", "sign": "neg", "tril": "tril", "triu": "tril", "upsample_nearest2d": "nearest",
+    "upsample_nearest1d": "nearest", "upsample_nearest3d": "nearest", "upsample_bilinear2d": "bilinear",
 }  # fmt: skip
+_REDUCTIONS = frozenset(("sum", "mean", "amax", "amin", "norm", "linalg_vector_norm", "prod", "any", "all"))
+_VARIANCES = frozenset(("var", "var_mean", "std", "std_mean"))
 _COMPARE = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or",
     "isnan", "isinf", "isfinite",
 ))  # fmt: skip
+_LOSSES = {
+    "mse_loss": "mse",
+    "smooth_l1_loss": "smooth_l1",
+    "huber_loss": "smooth_l1",
+    "binary_cross_entropy_with_logits": "bce",
+    "binary_cross_entropy": "bce",
+    "upsample_nearest2d_backward": "nearest_backward",
+    "upsample_bilinear2d_backward": "bilinear_backward",
+}  # by what they read; all they make of it may be one number
 _ROWS = {
     "_softmax": "softmax", "_log_softmax": "log_softmax", "_softmax_backward_data": "softmax_backward",
     "_log_softmax_backward_data": "log_softmax_backward", "native_layer_norm": "layer_norm",
     "_fused_rms_norm": "layer_norm", "native_layer_norm_backward": "layer_norm_backward",
-    "argmax": "max_columns", "max": "max_columns", "topk": "max_columns",
-    "sort": "max_columns", "cumsum": "sum_columns", "logsumexp": "softmax", "argmin": "max_columns",
+    "argmax": "max_columns", "max": "max_columns", "topk": "topk", "sort": "sort", "logsumexp": "logsumexp",
+    "argmin": "max_columns", "im2col": "permuted", "pixel_shuffle": "permuted", "pixel_unshuffle": "permuted",
     "_fused_rms_norm_backward": "layer_norm_backward",
 }  # fmt: skip
-_OTHER_WORK = frozenset(("sort", "topk", "cumsum"))  # and take much longer than a pass over their rows
+_OUTPUT_ROWS = frozenset(("im2col", "pixel_shuffle", "pixel_unshuffle"))  # their results' rows, not their operands'
 _COPIES = frozenset((
-    "clone", "copy", "contiguous", "_to_copy", "repeat", "roll", "flip", "constant_pad_nd", "stack", "index_select",
-    "gather", "index",
+    "clone", "copy", "contiguous", "_to_copy", "repeat", "roll", "flip", "index_select",
 ))  # fmt: skip
 
 
@@ -83,308 +87,221 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
     rule = _RULES.get(name)
     if rule is not None:
         return rule(call, strides)
-    n = _numel(call.outputs[0]) if call.outputs else max((_numel(t) for t in call.inputs), default=0)
+    n = numel(call.outputs[0]) if call.outputs else max((numel(t) for t in call.inputs), default=0)
     if name in _EMPTY:
         return [Lookup("empty", (n,))]
     if name in _ROWS:
-        found = _by_rows(_ROWS[name], call.inputs[0] if call.inputs else call.outputs[0])
-        return [replace(found, alike=name in _OTHER_WORK)]
-    if name in ("sum", "mean", "amax", "amin", "var", "norm", "linalg_vector_norm", "var_mean", "prod", "any", "all"):
+        t = call.outputs[0] if name in _OUTPUT_ROWS or not call.inputs else call.inputs[0]
+        return [Lookup(_ROWS[name], rows_by(t, _columns(call, t)), alike=name in _OUTPUT_ROWS)]
+    if name in _LOSSES:
+        return [Lookup(_LOSSES[name], (numel(call.inputs[0]),))]
+    if name in _REDUCTIONS or name in _VARIANCES:
         divided = [Lookup("unary_", (n,))] if name == "mean" else []  # the sum, in place
         return [_reduction(call), *divided]
+    return [_elementwise(call, name, strides, inplace, n, cost)]
+
+
+def _elementwise(call: Call, name: str, strides: Strides, inplace: bool, n: int, cost: Cost) -> Lookup:
     if name in ("addcmul", "addcdiv", "lerp") and not inplace:
-        return [Lookup("binary", (n,), 1.5, alike=True)]  # three read, one written
-    operands = [t for t in call.inputs if _numel(t) > 1]
+        return Lookup("binary", (n,), 1.5, alike=True)  # three read, one written
+    operands = [t for t in call.inputs if numel(t) > 1]
     if name == "div" and len(operands) < 2:  # by a number: multiplied by one over it
-        return [_arithmetic(call, operands, strides, inplace, n)]
+        return _arithmetic(call, operands, strides, inplace, n)
     if name in _SAME:
-        return [Lookup(_SAME[name], (n,))]
+        return Lookup(_SAME[name], (n,))
     if name in _COMPARE:
-        return [Lookup("compare", (n,))]
+        return Lookup("compare", (n,))
     if name in _COPIES:
-        return [_copy(call, strides, inplace, n)]
+        return _copy(call, strides, inplace, n)
     if name in ("add", "sub", "mul", "rsub", "maximum", "minimum", "square", "addcmul"):
-        return [_arithmetic(call, operands, strides, inplace, n)]
+        return _arithmetic(call, operands, strides, inplace, n)
+    most = max(n, 1, *map(numel, operands))
     if cost.special != 0:
-        return [Lookup("exp", (n,), float(cost.special) / max(n, 1), alike=True)]
-    return [
-        Lookup(
-            "binary" if len(operands) > 1 else "unary",
-            (max(n, *(map(_numel, operands)), 1) if operands else n,),
-            1.0,
-            alike=True,
-        )
-    ]
+        return Lookup("exp", (most,), float(cost.special) / most, alike=True)
+    return Lookup("binary" if len(operands) > 1 else "unary", (most,), alike=True)
 
 
-def _numel(t: Tensor) -> int:
-    return int(t.numel)
-
-
-def _shape(t: Tensor) -> tuple[int, ...]:
-    return tuple(int(d) for d in t.shape)
+def _columns(call: Call, t: Tensor) -> int:
+    """How many numbers a row has: the last axis, or all those that are normalized together."""
+    return math.prod(ints(call.args["normalized_shape"])) if "normalized_shape" in call.args else int(rows_of(t)[1])
 
 
 def _arithmetic(call: Call, operands: list[Tensor], strides: Strides, inplace: bool, n: int) -> Lookup:
     if len(operands) == 1 and operands[0].expanded and not inplace:
         return Lookup("expanded", _repeated(operands[0]))
-    across = _across(strides, operands) if len(operands) == 2 else 0
+    full = [t for t in operands if numel(t) == n and not t.expanded]
+    across = _across(strides, operands) if len(full) == 2 else 0
     if across and not inplace:  # at every step the memory of one of both is somewhere else
-        return Lookup("transposed", (n / across, across))
-    full = [t for t in operands if _numel(t) == n and not t.expanded]
+        return Lookup("permuted", (n / across, across))
     if len(operands) > 1 and len(full) < len(operands) and not inplace and call.outputs:
-        return Lookup("broadcast", _rows_of(call.outputs[0]))
+        out = call.outputs[0]
+        return Lookup("broadcast", rows_by(out, min(_run(out, t) for t in operands if t not in full)))
     return Lookup(("binary" if len(operands) > 1 else "unary") + ("_" if inplace else ""), (n,))
 
 
-def _rows_of(t: Tensor) -> tuple[float, float]:
-    shape = _shape(t)
-    columns = shape[-1] if shape else 1
-    return math.prod(shape) / max(columns, 1), columns
+def _run(out: Tensor, t: Tensor) -> int:
+    """For how many numbers of the result on end an operand is used again and again, or read on and on."""
+    sizes, own = shape(out), shape(t)
+    own = (1,) * (len(sizes) - len(own)) + own
+    first = len(sizes) - len(t.shape)
+    kinds = [(d, size == 1 or i - first in t.expanded) for i, (d, size) in enumerate(zip(sizes, own, strict=True)) if d > 1]
+    run = itertools.takewhile(lambda kind: kind[1] == kinds[-1][1], reversed(kinds))
+    return math.prod(d for d, _ in run)
 
 
 def _repeated(t: Tensor) -> tuple[float, float]:
     """Of numbers that are repeated: how many there are, and how often."""
-    shape, last = _shape(t), len(t.shape)
+    sizes, last = shape(t), len(t.shape)
     while last and last - 1 in t.expanded:
         last -= 1
-    return math.prod(shape[:last]), math.prod(shape[last:])
+    return math.prod(sizes[:last]), math.prod(sizes[last:])
 
 
 def _across(strides: Strides, operands: list[Tensor]) -> int:
     """How long the dimension is that lies together in the second operand, where another one does in the first; 0 where none."""
     both = [
-        next((i for i, (s, d) in enumerate(zip(steps, _shape(t), strict=False)) if s == 1 and d > 1), None)
+        next((i for i, (s, d) in enumerate(zip(steps, shape(t), strict=False)) if s == 1 and d > 1), None)
         for steps, t in zip(strides, operands, strict=False)
     ]
     if len(both) < 2 or None in both or both[0] == both[1] or len(operands[0].shape) != len(operands[1].shape):
         return 0
-    return _shape(operands[1])[both[1]]  # type: ignore[index]
-
-
-def _by_rows(curve: str, t: Tensor) -> Lookup:
-    return Lookup(curve, _rows_of(t))
+    return shape(operands[1])[both[1]]  # type: ignore[index]
 
 
 def _reduction(call: Call) -> Lookup:
-    t = call.inputs[0]
-    dims = call.args.get("dim")
-    shape = _shape(t)
-    if not dims or len(shape) < 2:
-        return Lookup("sum", (_numel(t),))
-    which = {int(d) % len(shape) for d in (dims if isinstance(dims, tuple) else (dims,))}
-    if len(shape) - 1 in which:
-        gone = math.prod(shape[d] for d in which)
-        return Lookup("sum_columns", (math.prod(shape) / max(gone, 1), gone))
-    kept = math.prod(s for d, s in enumerate(shape) if d not in which)
-    return Lookup("sum_rows", (math.prod(shape) / max(kept, 1), kept))
+    t, varies = call.inputs[0], call.name in _VARIANCES
+    sizes = shape(t)
+    which = {d % len(sizes) for d in ints(call.args["dim"])} if call.args.get("dim") not in (None, ()) and sizes else set()
+    if varies:
+        gone = math.prod(sizes[d] for d in which) if which else numel(t)
+        return Lookup("var_columns", rows_by(t, gone), alike=len(sizes) - 1 not in which)
+    if not which or len(sizes) < 2:
+        return Lookup("sum", (numel(t),))
+    if len(sizes) - 1 in which:
+        return Lookup("sum_columns", rows_by(t, math.prod(sizes[d] for d in which)))
+    return Lookup("sum_rows", rows_by(t, math.prod(sizes[max(which) + 1 :])))
 
 
 def _copy(call: Call, strides: Strides, inplace: bool, n: int) -> Lookup:
     source = call.inputs[1 if call.name == "copy_" and len(call.inputs) > 1 else 0] if call.inputs else None
-    if call.name in ("index_select", "gather", "index"):
-        return Lookup("embedding", _rows_of(call.outputs[0]))
+    if call.name == "index_select":
+        return Lookup("embedding", rows_of(call.outputs[0]))
     if source is not None and call.outputs and source.dtype != call.outputs[0].dtype:
         return Lookup("convert", (n,))
     position = 1 if call.name == "copy_" and len(strides) > 1 else 0
     steps = strides[position] if strides else ()
-    shape = _shape(source) if source is not None else ()
-    steps = tuple(s for s, d in zip(steps, shape, strict=False) if d > 1)
+    sizes = shape(source) if source is not None else ()
+    steps = tuple(s for s, d in zip(steps, sizes, strict=False) if d > 1)
     if steps and (steps[-1] != 1 or list(steps) != sorted(steps, reverse=True)):
-        return Lookup("transposed" if steps[-1] != 1 else "strided", _rows_of(call.outputs[0] if call.outputs else source))  # type: ignore[arg-type]
+        curve = "strided" if steps[-1] == 1 else "transposed" if len(steps) == 2 else "permuted"  # matrices: in blocks
+        return Lookup(curve, rows_of(call.outputs[0] if call.outputs else source))  # type: ignore[arg-type]
     return Lookup("copy_" if inplace else "clone", (n,))
 
 
-# ------------------------------------------------------------------------------------------------------------- products
-
-
-def _layout(strides: Strides, first: int) -> str:
-    """nn, nt or tn, from the strides of the two matrices."""
-    a, b = (strides[i] if i < len(strides) else () for i in (first, first + 1))
-    if b and len(b) > 1 and b[-1] != 1 and b[-2] == 1:
-        return "nt"
-    return "tn" if a and len(a) > 1 and a[-1] != 1 and a[-2] == 1 else "nn"
-
-
-def _product(first: int) -> Callable[[Call, Strides], list[Lookup]]:
-    def rule(call: Call, strides: Strides) -> list[Lookup]:
-        a, b = (_shape(t) for t in call.inputs[first : first + 2])
-        if len(a) == 1 or len(b) == 1:
-            m, k, n = (1, a[0], b[-1] if len(b) > 1 else 1) if len(a) == 1 else (a[0], a[1], 1)
-            return [Lookup("mm_nt", (m, n, k))]
-        layout = _layout(strides, first)
-        if len(a) == 2:
-            bias = [Lookup("bias", (a[0], b[1]))] if first else []  # it is copied into the result before
-            return [Lookup(f"mm_{layout}", (a[0], b[1], a[1])), *bias]
-        return [Lookup(f"bmm_{layout}", (a[0], a[1], b[2], a[2]))]
-
-    return rule
-
-
-def _attention(curve: str, first: int) -> Callable[[Call, Strides], list[Lookup]]:
-    def rule(call: Call, strides: Strides) -> list[Lookup]:
-        q, k = (_shape(t) for t in call.inputs[first : first + 2])
-        heads = math.prod(q[:-2])
-        length = math.sqrt(q[-2] * k[-2])
-        # torch goes through the queries in blocks, and leaves out the keys that no query of a block sees.
-        block = next(size for least, size in ((768, 256), (192, 64), (0, 32)) if q[-2] >= least)
-        causal = min(1.0, 0.5 + block / (2 * max(q[-2], 1))) if call.args.get("is_causal") is True else 1.0
-        return [Lookup(curve, (heads, length, q[-1]), causal)]
-
-    return rule
-
-
-def _convolution(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
-    def rule(call: Call, strides: Strides) -> list[Lookup]:
-        x, w = (_shape(t) for t in (call.inputs[1:3] if backward else call.inputs[:2]))
-        out = _shape(call.inputs[0] if backward else call.outputs[0])
-        kernel, suffix = math.prod(w[2:]), "_backward" if backward else ""
-        side = math.sqrt(x[0] * math.prod(out[2:]))  # a batch is that many more pixels
-        groups = max(1, int(call.args.get("groups", 1)))
-        if call.args.get("transposed") is True:  # the channels of its input are the first of its weights
-            return [Lookup("conv3" + suffix, (side, w[1] * groups, out[1]), kernel / 9 / groups, True)]
-        if groups > 1 and w[1] == 1:
-            return [Lookup("depthwise" + suffix, (side, out[1], math.sqrt(kernel)))]
-        if groups > 1:
-            rest = math.gcd(BLOCK, w[1], out[1] // groups)
-            curve = "grouped" if rest == BLOCK else "halves" if rest == BLOCK // 2 else "ragged"
-            return [Lookup(curve + suffix, (side, math.sqrt(w[1] * out[1] / groups), groups), kernel / 9)]
-        if backward and _first_mask(call) is False:  # of a first layer: nobody wants the gradient of its input
-            return [Lookup("conv3_backward", (side, w[1], out[1]), 0.5 * kernel / 9)]
-        steps = call.args.get("stride", 1)
-        strided = "_strided" if (max(steps) if isinstance(steps, tuple) else steps) != 1 else ""
-        base = 1 if kernel == 1 else 3
-        return [Lookup(f"conv{base}{strided}{suffix}", (side, w[1], out[1]), kernel / base**2)]
-
-    return rule
-
-
-def _first_mask(call: Call) -> Any:
-    mask = call.args.get("output_mask")
-    return mask[0] if isinstance(mask, tuple) and mask else None
-
-
 def _embedding_backward(call: Call, strides: Strides) -> list[Lookup]:
-    rows = _rows_of(call.inputs[0])
-    table = _numel(call.outputs[0])
+    rows = rows_of(call.inputs[0])
+    table = numel(call.outputs[0])
     return [Lookup("embedding_backward", rows), Lookup("fill_", (max(1, table - 1024 * rows[1]),))]
 
 
 def _cat(call: Call, strides: Strides) -> list[Lookup]:
-    rows, columns = _rows_of(call.outputs[0])
+    rows, columns = rows_of(call.outputs[0])
     return [Lookup("cat", (rows, max(columns / 2, 1)))]
 
 
-def _image(curve: str) -> Callable[[Call, Strides], list[Lookup]]:
+def _pooling(curve: str) -> Rule:
+    """By the results, and by how many numbers each is of; backward by the results' gradients."""
+
     def rule(call: Call, strides: Strides) -> list[Lookup]:
-        shape = _shape(call.inputs[0])
-        if len(shape) < 3:
-            return [Lookup("layer_norm", _rows_of(call.inputs[0]))]
-        return [Lookup(curve, (shape[1], math.sqrt(shape[0] * math.prod(shape[2:]))))]
+        results = numel(call.inputs[0] if curve.endswith("_backward") else call.outputs[0])
+        sizes, rank = ints(call.args.get("kernel_size", ())), 3 if "3d" in call.name else 2
+        window = math.prod(sizes) if len(sizes) != 1 else sizes[0] ** rank
+        if not sizes:  # adaptive: all of the image, in as many parts as there are results
+            window = max(
+                1, (numel(call.outputs[0]) if curve.endswith("_backward") else numel(call.inputs[0])) // max(1, results)
+            )
+        return [Lookup(curve, (results, window), alike=rank == 3)]
 
     return rule
 
 
-def _batch_norm(call: Call, strides: Strides) -> list[Lookup]:
-    training = call.args.get("training", call.args.get("train")) is True or (
-        "legit" in call.name and "no_training" not in call.name
-    )
-    return _image("batch_norm_training" if training else "batch_norm")(call, strides)
-
-
-def _max_pool_backward(call: Call, strides: Strides) -> list[Lookup]:
-    shape = _shape(call.outputs[0])
-    return [Lookup("max_pool_backward", (shape[-3], math.sqrt(math.prod(shape[:-3]) * math.prod(shape[-2:]))))]
-
-
-def _group_norm(curve: str, first: int) -> Callable[[Call, Strides], list[Lookup]]:
-    """A row is a group of channels of one image."""
+def _picked(curve: str) -> Rule:
+    """Rows of a table, picked by numbers or written to them; what is written to is copied before, where it is not in place."""
 
     def rule(call: Call, strides: Strides) -> list[Lookup]:
-        shape = _shape(call.inputs[first])
-        rows = shape[0] * max(1, int(call.args.get("group", 1)))
-        return [Lookup(curve, (rows, max(1, math.prod(shape) / rows)))]
+        index = [t for t in call.inputs[1:] if t.dtype.startswith("int")]
+        moved = call.outputs[0] if curve == "index" else call.inputs[-1]
+        rows = max((numel(t) for t in index), default=1)
+        if not index:  # a mask, whose size says nothing about how many it picks
+            return [Lookup(curve, (numel(moved), 1), alike=True)]
+        return [Lookup(curve, (rows, max(1, numel(moved) / max(1, rows))))]
 
     return rule
 
 
-def _heads(batch: int, length: int, width: int, heads: int) -> list[Lookup]:
-    """Self-attention with its projections: the heads side by side, the scores written out."""
-    rows, each, heads = batch * length, width // heads, batch * heads
-    return [
-        Lookup("mm_nt", (rows, 3 * width, width)), Lookup("strided", (rows, 3 * width)),
-        Lookup("bmm_nt", (heads, length, length, each)), Lookup("softmax", (heads * length, length)),
-        Lookup("bmm_nn", (heads, length, each, length)), Lookup("clone", (rows * width,)),
-        Lookup("mm_nt", (rows, width, width)),
-    ]  # fmt: skip
+def _single(curve: str) -> Rule:
+    """One number for each of an index."""
+    return lambda call, strides: [Lookup(curve, (numel(call.inputs[1] if len(call.inputs) > 1 else call.inputs[0]),))]
 
 
-def _attention_layer(call: Call, strides: Strides) -> list[Lookup]:
-    """A forward pass of nn.MultiheadAttention in one operator; weights that are wanted are averaged over the heads."""
-    batch, length, width = _shape(call.args["query"])
-    heads = max(1, int(call.args["num_head"]))
-    wanted = call.args.get("need_weights", True) is True and call.args.get("average_attn_weights", True) is True
-    averaged = [Lookup("sum_rows", (heads, length * length), batch)] if wanted else []
-    return [*_heads(batch, length, width, heads), *averaged]
+def _bag(call: Call, strides: Strides) -> list[Lookup]:
+    return [Lookup("embedding", (numel(call.inputs[1]), rows_of(call.inputs[0])[1]), alike=True)]
 
 
-def _encoder_layer(call: Call, strides: Strides) -> list[Lookup]:
-    """A layer of nn.TransformerEncoder in one operator: its parts, which it runs one after the other."""
-    batch, length, width = _shape(call.args["src"])
-    hidden, _ = _shape(call.args["ffn_weight_1"])
-    rows, heads = batch * length, max(1, int(call.args["num_heads"]))
-    n = rows * width
-    up, down = (Lookup("mm_nt", (rows, n, k)) for n, k in ((hidden, width), (width, hidden)))
-    return [
-        *_heads(batch, length, width, heads),
-        up, Lookup("gelu" if call.args.get("use_gelu") else "relu", (rows * hidden,)), down,
-        Lookup("layer_norm", (rows, width), 2.0), Lookup("binary", (n,), 2.0),
-    ]  # fmt: skip
+def _padded(call: Call, strides: Strides) -> list[Lookup]:
+    """What is around is filled in first, everywhere."""
+    return [Lookup("fill_", (numel(call.outputs[0]),)), Lookup("strided", rows_of(call.inputs[0]))]
 
 
-def _gelu(backward: bool) -> Callable[[Call, Strides], list[Lookup]]:
+def _summed_up(call: Call, strides: Strides) -> list[Lookup]:
+    t, sizes = call.inputs[0], shape(call.inputs[0])
+    dim = int(call.args.get("dim", -1)) % max(1, len(sizes))
+    if dim >= len(sizes) - 1:
+        return [Lookup("cumsum", rows_of(t))]
+    return [Lookup("cumsum_rows", rows_by(t, math.prod(sizes[dim + 1 :])))]
+
+
+def _gated(call: Call, strides: Strides) -> list[Lookup]:
+    n = numel(call.outputs[0])
+    return [Lookup("sigmoid", (n,)), Lookup("binary", (n,))]
+
+
+def _gelu(backward: bool) -> Rule:
     def rule(call: Call, strides: Strides) -> list[Lookup]:
         tanh = "_tanh" if call.args.get("approximate") == "tanh" else ""
-        return [Lookup(f"gelu{tanh}{'_backward' if backward else ''}", (_numel(call.outputs[0]),))]
+        return [Lookup(f"gelu{tanh}{'_backward' if backward else ''}", (numel(call.outputs[0]),))]
 
     return rule
+
+
+_POWERS = {2.0: "pow2", 3.0: "pow", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 
 
 def _power(call: Call, strides: Strides) -> list[Lookup]:
-    square = call.args.get("exponent") in (2, 2.0)
-    return [Lookup("pow2" if square else "pow", (_numel(call.outputs[0]),))]
+    exponent = call.args.get("exponent")  # a number, or the numbers of a tensor
+    curve = _POWERS.get(float(exponent), "pow_any") if isinstance(exponent, (int, float, Number)) else "pow_any"
+    return [Lookup(curve, (numel(call.outputs[0]),))]
 
 
-def _recurrent(call: Call, strides: Strides) -> list[Lookup]:
-    """oneDNN's layer: input [steps, batch, width], weights [gates*hidden, ...]."""
-    steps, batch, width = (*_shape(call.inputs[0]), 1, 1)[:3]
-    hidden = _shape(call.inputs[2])[-1] if len(call.inputs) > 2 else width
-    gates = max(1, round(_shape(call.inputs[1])[0] / max(hidden, 1))) if len(call.inputs) > 1 else 4
-    curve, rest = "gru" if gates == 3 else "lstm", (batch, math.sqrt((width + hidden) / 2 * hidden))
-    few, many = STEPS
-    share = (steps - few) / (many - few)  # a step takes as long as any other
-    return [Lookup(curve, (few, *rest), 1 - share), Lookup(curve, (many, *rest), share)]
-
-
-_RULES: Mapping[str, Callable[[Call, Strides], list[Lookup]]] = {
-    "mm": _product(0), "bmm": _product(0), "addmm": _product(1), "baddbmm": _product(1), "mv": _product(0), "dot": _product(0),
-    "_scaled_dot_product_flash_attention_for_cpu": _attention("attention", 0),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention("attention_backward", 1),
-    "convolution": _convolution(False), "convolution_backward": _convolution(True), "_convolution": _convolution(False),
-    "mkldnn_convolution": _convolution(False), "embedding": lambda c, s: [Lookup("embedding", _rows_of(c.outputs[0]))],
-    "embedding_dense_backward": _embedding_backward, "cat": _cat, "max_pool2d_with_indices": _image("max_pool"),
-    "max_pool2d_with_indices_backward": _max_pool_backward, "avg_pool2d": _image("avg_pool"),
-    "_adaptive_avg_pool2d": _image("avg_pool"), "native_batch_norm": _batch_norm, "_native_batch_norm_legit": _batch_norm,
-    "_native_batch_norm_legit_no_training": _batch_norm, "cudnn_batch_norm": _batch_norm,
-    "native_batch_norm_backward": _image("batch_norm_backward"), "native_group_norm": _group_norm("layer_norm", 0),
-    "native_group_norm_backward": _group_norm("layer_norm_backward", 1),
-    "_transformer_encoder_layer_fwd": _encoder_layer, "_native_multi_head_attention": _attention_layer, "gelu": _gelu(False),
-    "gelu_backward": _gelu(True), "pow": _power, "mkldnn_rnn_layer": _recurrent,
-    "_safe_softmax": lambda c, s: [Lookup("safe_softmax", _rows_of(c.outputs[0]))],
+_RULES: Mapping[str, Rule] = {
+    **HEAVY_RULES,
+    "embedding": lambda c, s: [Lookup("embedding", rows_of(c.outputs[0]))], "embedding_dense_backward": _embedding_backward,
+    "_embedding_bag": _bag, "_embedding_bag_forward_only": _bag, "cat": _cat, "stack": _cat,
+    **{f"{kind}{rank}d_with_indices{end}": _pooling(f"max_window{end}")
+       for kind in ("max_pool", "adaptive_max_pool") for rank in (2, 3) for end in ("", "_backward")},
+    **{f"{kind}{rank}d{end}": _pooling(f"avg_window{end}")
+       for kind in ("avg_pool", "_adaptive_avg_pool") for rank in (2, 3) for end in ("", "_backward")},
+    "index": _picked("index"), "index_put": _picked("index_put"), "_index_put_impl": _picked("index_put"),
+    "index_add": _picked("index_add"), "gather": _single("gather"), "scatter_add": _single("scatter_add"),
+    "scatter": _single("scatter_add"), "scatter_reduce": _single("scatter_add"),
+    "constant_pad_nd": _padded, "cumsum": _summed_up, "glu": _gated,
+    "gelu": _gelu(False), "gelu_backward": _gelu(True), "pow": _power,
+    "_safe_softmax": lambda c, s: [Lookup("safe_softmax", rows_of(c.outputs[0]))],
 }  # fmt: skip
 
 
-PRODUCTS = ("mm_", "bmm_", "attention", "conv", "depthwise", "grouped", "halves", "ragged", "lstm", "gru")
+MATRICES = ("mm_", "bmm_", "attention")
+PRODUCTS = (*MATRICES, "conv", "enlarged", "depthwise", "grouped", "halves", "ragged", "lstm", "gru")
 _PARTS = {"complex64": ("fp32", 4), "complex128": ("fp64", 4)}  # a product of complex numbers is four of their parts
 
 
@@ -406,8 +323,3 @@ def of_type(x: Lookup, call: Call, rates: Mapping[str, float]) -> Lookup:
         return replace(x, times=x.times * slower, alike=True)
     wider = max(1.0, int(widest.itemsize) / 4)
     return replace(x, sizes=(x.sizes[0] * wider, *x.sizes[1:]), alike=True)
-
-
-def known(call: Call, curves: Mapping[str, Any], found: list[Lookup]) -> bool:
-    """Whether every curve that is asked for was measured."""
-    return bool(found) and all(x.curve in curves for x in found)

@@ -132,12 +132,12 @@ class Estimator:
         out = []
         called = sum(_from_python(r) for r in calls)
         each = lines / called if called else 0.0
-        turn = self._taking_turns(len({r.call.op for r in calls}))
+        line = self._line(calls)
         kinds = {r.call.op: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
             e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
-            out.append(self._apart(r, e, kinds, pause, each if _from_python(r) else 0.0, turn))
+            out.append(self._apart(r, e, kinds, pause, each if _from_python(r) else 0.0, line))
         return out
 
     def _alone(self, r: Recorded, cost: Cost | None) -> tuple[Estimate, list[Lookup]]:
@@ -163,15 +163,15 @@ class Estimator:
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
     def _apart(
-        self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, lines: float, turn: float
+        self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, lines: float, line: float
     ) -> Estimate:
         """With what its own code and that of all operators have to be fetched for, and with what Python does before it.
 
-        `kinds` are the curves of operators, which say how much code each has; `lines` the lines of Python, of which those of
-        others have driven out the share `turn`.
+        `kinds` are the curves of operators, which say how much code each has; `lines` the lines of Python, each of which takes
+        `line` seconds longer the first time, as others have driven out what it needs.
         """
         numbers = self.c.numbers
-        around = self.interrupted("resumed", pause.last) + self._python(lines, pause.last[0], turn)
+        around = self.interrupted("resumed", pause.last) + self._python(lines, pause.last[0], line)
         near = r.call.phase == "optimizer" and r.since < LOOP  # an optimizer's loop was timed as a loop
         own, curve = 0.0, kinds.get(r.call.op, "empty")
         if curve != "empty" and r.since > 0 and not near:  # the allocator's code runs all the time
@@ -199,19 +199,27 @@ class Estimator:
         """Seconds that a node of the backward pass takes longer, so many bytes after the forward pass has made it."""
         return self._read("node", size)
 
-    def _taking_turns(self, kinds: int) -> float:
-        """How much of Python's code calls of so many kinds drive out of the caches, of what those did that were timed."""
-        return min(1.0, (kinds - 1) / max(1.0, self.c.numbers.get("pairs", 1.0) - 1))
+    def _line(self, calls: Sequence[Recorded]) -> float:
+        """Seconds that a line of Python takes longer than if the same module ran all the time.
 
-    def _python(self, lines: float, moved: float, turn: float) -> float:
+        In a forward pass that runs again and again it is as where modules take turns; the other phases of a training step leave
+        nothing of its code, and it takes as long as that of a module that runs once.
+        """
+        numbers = self.c.numbers
+        again = numbers.get("line", 0.0)
+        if any(r.call.phase != "forward" for r in calls):
+            return max(0.0, self._read("frame", 0.0) - again)
+        turns = (len({r.call.op for r in calls}) - 1) / max(1.0, numbers.get("pairs", 1.0) - 1)
+        return max(0.0, numbers.get("line_in_turn", again) - again) * min(1.0, turns)
+
+    def _python(self, lines: float, moved: float, line: float) -> float:
         """Seconds that so many lines of Python take after an operator that moved so many bytes.
 
         No more of them than a module has find their code gone; where there are many it is soon there again.
         """
         numbers = self.c.numbers
-        gone, again = min(lines, numbers.get("lines", lines)), numbers.get("line", 0.0)
-        others = max(0.0, numbers.get("line_in_turn", again) - again)
-        return lines * again + gone * (others * turn + self._read("frame", moved) - self._read("frame", 0.0))
+        gone = min(lines, numbers.get("lines", lines))
+        return lines * numbers.get("line", 0.0) + gone * (line + self._read("frame", moved) - self._read("frame", 0.0))
 
     def interrupted(self, name: str, pause: tuple[float, float]) -> float:
         """Seconds for the bytes and seconds between."""

@@ -92,7 +92,8 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
         return [Lookup("empty", (n,))]
     if name in _ROWS:
         t = call.outputs[0] if name in _OUTPUT_ROWS or not call.inputs else call.inputs[0]
-        return [Lookup(_ROWS[name], rows_by(t, _columns(call, t)), alike=name in _OUTPUT_ROWS)]
+        columns, last = _columns(call, t)
+        return [Lookup(_ROWS[name], rows_by(t, columns), alike=name in _OUTPUT_ROWS or not last)]
     if name in _LOSSES:
         return [Lookup(_LOSSES[name], (numel(call.inputs[0]),))]
     if name in _REDUCTIONS or name in _VARIANCES:
@@ -121,9 +122,13 @@ def _elementwise(call: Call, name: str, strides: Strides, inplace: bool, n: int,
     return Lookup("binary" if len(operands) > 1 else "unary", (most,), alike=True)
 
 
-def _columns(call: Call, t: Tensor) -> int:
-    """How many numbers a row has: the last axis, or all those that are normalized together."""
-    return math.prod(ints(call.args["normalized_shape"])) if "normalized_shape" in call.args else int(rows_of(t)[1])
+def _columns(call: Call, t: Tensor) -> tuple[int, bool]:
+    """How many numbers are worked on together, and whether they lie together: all that are normalized, or one axis."""
+    sizes, last = shape(t) or (1,), len(t.shape) - 1
+    if "normalized_shape" in call.args:
+        return math.prod(ints(call.args["normalized_shape"])), True
+    dim = ints(call.args["dim"])[0] if call.args.get("dim") not in (None, ()) else -1
+    return sizes[dim], last < 0 or dim % len(sizes) == last
 
 
 def _arithmetic(call: Call, operands: list[Tensor], strides: Strides, inplace: bool, n: int) -> Lookup:

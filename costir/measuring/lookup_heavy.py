@@ -68,9 +68,10 @@ def _convolution(backward: bool) -> Rule:
         kernel, suffix = math.prod(w[2:]), "_backward" if backward else ""
         side = math.sqrt(x[0] * math.prod(out[2:]))  # a batch is that many more pixels
         groups = max(1, int(call.args.get("groups", 1)))
+        once = 0.5 if backward and _first_mask(call) is False else 1.0  # of a first layer: nobody wants its input's gradient
         if call.args.get("transposed") is True:  # the channels of its input are the first of its weights
-            side = math.sqrt(x[0] * math.prod(x[2:]))
-            return [Lookup("enlarged" + suffix, (side, w[0], w[1] * kernel / ENLARGED), 1.0, kernel != ENLARGED or groups > 1)]
+            side, alike = math.sqrt(x[0] * math.prod(x[2:])), kernel != ENLARGED or groups > 1
+            return [Lookup("enlarged" + suffix, (side, w[0], w[1] * kernel / ENLARGED), once, alike)]
         if groups > 1 and w[1] == 1:
             return [Lookup("depthwise" + suffix, (side, out[1], math.sqrt(kernel)))]
         if groups > 1:
@@ -81,10 +82,8 @@ def _convolution(backward: bool) -> Rule:
         strided = "_strided" if max(steps) != 1 else ""
         base = 1 if kernel == 1 else 3
         # Channels and places of a window are one sum: a larger window of fewer channels is as much work, as well done.
-        larger = max(1.0, kernel / base**2)
-        times = min(1.0, kernel / base**2)
-        times *= 0.5 if backward and _first_mask(call) is False else 1.0  # of a first layer: nobody wants its input's gradient
-        return [Lookup(f"conv{base}{strided}{suffix}", (side, w[1] * larger, out[1]), times)]
+        larger = kernel / base**2
+        return [Lookup(f"conv{base}{strided}{suffix}", (side, w[1] * max(1.0, larger), out[1]), min(1.0, larger) * once)]
 
     return rule
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from costir.errors import ChipError
 
-FORMAT = 6
+FORMAT = 7
 SQUARED = ("side", "length", "width")  # axes with whose square the work grows; with the others it grows in proportion
-WORK = 0.1  # at the least, of the shortest time of a curve: the rest is what any call takes
+WORK = 0.02  # at the least, of the shortest time of a curve: the rest is what any call takes
 PARTS = ("rows", "heads", "channels", "groups", "length")  # axes that count equal parts, one computed after the other
 MOST_THREADS = 4096
 USUAL_PULSES = (1e-7, 1e-2)  # seconds: of a pulse of any processor
@@ -179,6 +179,8 @@ def from_table(where: str, table: Any) -> Calibration | None:
         curves = _Named(where, "curve", {name: _curve(c) for name, c in table["curve"].items()})
         numbers = _Named(where, "number", {k: float(v) for k, v in table["number"].items()})
         about = {k: str(v) for k, v in table["about"].items()}
+        if int(table["curves"]) != len(curves):
+            raise ValueError(f"{len(curves)} curves of {table['curves']}")
         noise, threads = float(table["noise"]), int(about.get("threads", "1"))
         found = Calibration(about, noise, numbers, curves)
         sizes = found.envelope
@@ -213,7 +215,14 @@ def _curve(c: Mapping[str, Any]) -> Curve:
 
 def to_toml(c: Calibration) -> str:
     """The tables of a chip file."""
-    lines = ["[calibration]", f"format = {FORMAT}", f"noise = {c.noise:.4f}", "", "[calibration.about]"]
+    lines = [
+        "[calibration]",
+        f"format = {FORMAT}",
+        f"noise = {c.noise:.4f}",
+        f"curves = {len(c.curves)}",
+        "",
+        "[calibration.about]",
+    ]
     lines += [f"{k} = {_quoted(v)}" for k, v in c.about.items()]
     lines += ["", "[calibration.number]", *(f"{k} = {v:.5g}" for k, v in c.numbers.items())]
     for name, curve in c.curves.items():

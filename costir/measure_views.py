@@ -142,6 +142,11 @@ def binds(m: Measurement) -> str:
     return max(share, key=lambda b: share[b])
 
 
+def _beyond(m: Measurement) -> bool:
+    """Whether the measured time is outside the error bar of the estimate."""
+    return abs(m.summary.total_error) > m.summary.error_bar
+
+
 def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
     m = found[0]
     if swept:
@@ -152,15 +157,15 @@ def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
         return
     if swept:
         errors = sorted(abs(x.summary.total_error) for x in found)
-        yield Fact("verdict", f"total within {errors[-1]:.0%} everywhere, {errors[len(errors) // 2]:.0%} in the median")
+        beyond = ", ".join(str(x.sizes[swept]) for x in found if _beyond(x))
+        outside = f"; outside the error bar at {swept} = {beyond}: the calibration does not explain these" if beyond else ""
+        yield Fact(
+            "verdict", f"total within {errors[-1]:.0%} everywhere, {errors[len(errors) // 2]:.0%} in the median{outside}"
+        )
         return
     s = m.summary
     bar = f"estimate {seconds(m.estimate)} +- {s.error_bar:.0%}, measured {seconds(m.measured)} (spread {s.noise:.0%})"
-    far = (
-        ""
-        if abs(s.total_error) <= s.error_bar
-        else "; that is outside the error bar: the calibration does not explain this step"
-    )
+    far = "; that is outside the error bar: the calibration does not explain this step" if _beyond(m) else ""
     yield Fact("verdict", f"total {s.total_error:+.1%}; {bar}{far}")
     yield Fact("operators", f"of 1 % of the time and more: median error {s.median_error:.0%}, within 10 %: {s.within_10:.0%}, "
                             f"within 25 %: {s.within_25:.0%}")  # fmt: skip

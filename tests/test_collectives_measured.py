@@ -268,8 +268,8 @@ def test_torchrun_and_processes_must_agree(quick, monkeypatch, tmp_path, capsys)
 
 def test_a_file_of_another_machine_is_named(quick, tmp_path, capsys):
     path = tmp_path / "my.toml"
-    about = '[calibration]\nformat = 6\nnoise = 0.1\n[calibration.about]\ncpu = "a 486"\n[calibration.number]\nview = 1e-6\n'
-    about += "bandwidth_8192 = 1e9\n"
+    about = '[calibration]\nformat = 7\nnoise = 0.1\ncurves = 0\n[calibration.about]\ncpu = "a 486"\n'
+    about += "[calibration.number]\nview = 1e-6\nbandwidth_8192 = 1e9\n"
     path.write_text("# made by costir 0.1.0\n" + CHIP + about + "[calibration.curve]\n")
     assert cli.main(["calibrate", "--collectives", "--processes", "2", "-o", str(path)]) == 2
     assert "is of another machine: it was calibrated on a 486" in capsys.readouterr().err

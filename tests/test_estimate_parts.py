@@ -205,9 +205,21 @@ def test_lines_of_python_that_take_turns_drive_each_other_out(kinds, turn):
     calls = [
         Recorded(call_of(f, x), (), (), (), False, 0) for f in (torch.relu, torch.exp, torch.neg, torch.cos, torch.sin)[:kinds]
     ]
-    e = changed({"frame": line("bytes", {1 << 12: 1e-6, 1 << 20: 3e-6})}, lines=4.0, line=0.2e-6, pairs=3)
+    curves = {"frame": line("bytes", {1 << 12: 5e-6, 1 << 20: 7e-6})}
+    e = changed(curves, lines=4.0, line=0.2e-6, line_in_turn=1e-6, pairs=3)
     plain, spread = (e.all(calls, n * kinds)[0].around for n in (0, 4))
     assert spread - plain == pytest.approx(4 * (0.2e-6 + 0.8e-6 * turn))
+
+
+def test_a_training_step_leaves_nothing_of_the_code_of_its_forward_pass():
+    """A line then takes what it takes in a module that runs once: 5 us, not the 1 us of modules in turn."""
+    x = torch.rand(8)
+    forward = Recorded(call_of(torch.relu, x), (), (), (), False, 0)
+    backward = dataclasses.replace(forward, call=dataclasses.replace(forward.call, phase="backward"))
+    curves = {"frame": line("bytes", {1 << 12: 5e-6, 1 << 20: 7e-6})}
+    e = changed(curves, lines=4.0, line=0.2e-6, line_in_turn=1e-6, pairs=3)
+    plain, spread = (e.all([forward, backward], n)[0].around for n in (0, 3))
+    assert spread - plain == pytest.approx(3 * 5e-6)
 
 
 def test_what_a_line_costs_is_measured_beside_the_operator(monkeypatch):
@@ -223,10 +235,10 @@ def test_what_a_line_costs_is_measured_beside_the_operator(monkeypatch):
     monkeypatch.setattr(frames, "lines", lambda f: next(numbers))
     monkeypatch.setattr(frames, "between", lambda size, us, memory: lambda: passes(size * 1e-9))
     monkeypatch.setattr(frames, "time", SimpleNamespace(perf_counter=lambda: now.t))
-    monkeypatch.setattr(frames, "timed", lambda f, clock: SimpleNamespace(usual=HOST.round(f, 1)))
+    monkeypatch.setattr(frames, "timed", lambda f, *rounds, clock: SimpleNamespace(usual=HOST.round(f, 1)))
     monkeypatch.setattr("costir.measuring.clock.perf_counter", lambda: now.t)
     curve, found = frames.frames()
-    assert found == pytest.approx({"lines": 5, "pairs": 2, "line": 2e-6})
+    assert found == pytest.approx({"lines": 5, "pairs": 2, "line": 2e-6, "line_in_turn": 2e-6})
     assert curve.seconds == pytest.approx([2e-6] * len(curve.seconds))
 
 

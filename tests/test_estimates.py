@@ -15,7 +15,8 @@ from costir.load.subject import family_of
 from costir.measuring.estimate import Estimate, Estimator, _passed
 from costir.measuring.interrupted import rising
 from costir.measuring.kernels import kernels
-from costir.measuring.lookup import Lookup, lookups
+from costir.measuring.lookup import lookups
+from costir.measuring.lookup_parts import Lookup
 from costir.measuring.reuse import reuse
 from costir.measuring.subject import Recorded, subject
 from costir.ops import registry  # noqa: F401
@@ -40,11 +41,19 @@ def test_operators_find_their_curves():
     assert not one(torch.add, x, x).alike
 
 
-def test_sorting_is_no_maximum_and_has_a_star():
-    x = torch.rand(4, 8)
-    for function, star in ((torch.sort, True), (lambda x: torch.topk(x, 2), True), (lambda x: x.max(-1), False)):
-        call = calls_of(function, x)[-1]
-        assert [x.alike for x in lookups(call, (), cost_of(call)[0])] == [star]
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x: x.sort(-1), Lookup("sort", (12, 5))), (lambda x: x.sort(1), Lookup("sort", (15, 4), alike=True)),
+        (lambda x: x.topk(2), Lookup("topk", (12, 5))), (lambda x: x.max(-1), Lookup("max_columns", (12, 5))),
+        (lambda x: x.softmax(1), Lookup("softmax", (15, 4), alike=True)),
+        (lambda x: x.cumsum(-1), Lookup("cumsum", (12, 5))), (lambda x: x.cumsum(0), Lookup("cumsum_rows", (3, 20))),
+    ],
+)  # fmt: skip
+def test_rows_lie_along_the_axis_that_an_operator_goes_along(function, found):
+    """Of [3, 4, 5]; what does not go along the last axis has a star, unless its curve is that of another axis."""
+    call = calls_of(function, torch.rand(3, 4, 5))[-1]
+    assert lookups(call, (), cost_of(call)[0]) == [found]
 
 
 def test_every_operator_of_some_models_has_an_estimate():
@@ -224,7 +233,7 @@ def test_numbers_that_are_repeated_have_a_curve_of_their_own():
 
 def test_a_sum_across_the_memory_of_an_operand_is_a_transposition():
     x, y = torch.rand(2, 8, 4), torch.rand(2, 4, 8)
-    assert found_for(torch.add, x, y.mT, strides=(x.stride(), y.mT.stride())) == [Lookup("transposed", (64 / 8, 8))]
+    assert found_for(torch.add, x, y.mT, strides=(x.stride(), y.mT.stride())) == [Lookup("permuted", (64 / 8, 8))]
     assert found_for(torch.add, x, x) == [Lookup("binary", (64,))]
 
 

@@ -61,7 +61,7 @@ def free(monkeypatch):
 def test_a_curve_is_a_power_law_between_its_points():
     c = Curve(("n", "side"), ((1, 10, 1000), (2, 32)), tuple(3e-6 * n**0.5 * m**2 for n in (1, 10, 1000) for m in (2, 32)))
     for n, m in ((1, 2), (10, 32), (31, 7), (500, 3), (1000, 32), (9000, 100)):
-        assert c.at(n, m) == pytest.approx(3e-6 * n**0.5 * m**2)
+        assert c.at(n, m) == pytest.approx(3e-6 * n**0.5 * m**2, rel=1e-3 if n > 1000 else 1e-6)  # beyond, but for a call
     assert c.at(0.01, 1) == pytest.approx(c.at(1, 2))  # below the grid it stays
 
 
@@ -69,7 +69,7 @@ def test_beyond_its_last_point_a_curve_grows_no_faster_than_the_work():
     """Between its last points it left a cache: eight times as long for twice as much."""
     c = Curve(("m", "k"), ((1, 2, 4), (1, 2)), tuple(1e-6 * m * t for m, t in ((1, 1), (2, 1), (4, 4)) for k in (1, 2)))
     assert c.at(4, 1) / c.at(2, 1) == pytest.approx(8)
-    assert c.at(40, 1) / c.at(4, 1) == pytest.approx(10)
+    assert c.at(40, 1) / c.at(4, 1) == pytest.approx(10, rel=0.01)  # but for what any call takes
     assert c.at(4, 64) == pytest.approx(c.at(4, 1))  # what does not grow goes on so
 
 
@@ -88,7 +88,7 @@ def test_a_calibration_is_read_back(chip):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("format = 6", "format = 5"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
+    [("format = 7", "format = 6"), ("noise = 0.0200", 'noise = "much"'), ("view = 1e-06", "view = -1"), ("ns = [", "ns = [7, "),
      ('axes = ["n"]', 'axes = ["m"]'), ("[calibration.number]", "[calibration.nummer]"), ('threads = "1"', 'threads = "0"'),
      ('threads = "1"', 'threads = "many"'), ("bandwidth_8192", "bandwidth_much"), ("view = 1e-06", "lost = 7")],
 )  # fmt: skip
@@ -104,7 +104,8 @@ def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
 @pytest.mark.parametrize(
     ("pattern", "other", "says"),
     [
-        (r"\nview = .*", "", "no number view"), (r"\[calibration\.curve\.unary\]\n(.+\n)+", "", "no curve unary"),
+        (r"\nview = .*", "", "no number view"),
+        (r"\[calibration\.curve\.unary\]\n(.+\n)+", "", f"{len(kernels()) - 1} curves of {len(kernels())}"),
         (r"\nbandwidth_\d+ = .*", "", "no bandwidth"),
         (r"\[calibration\.curve\.mm_nn\]\n(.+\n)+", '[calibration.curve.mm_nn]\naxes = ["m"]\nm = [1]\nns = [3]\n',
          "over m, not"),
@@ -428,4 +429,4 @@ def test_wrong_questions(files, capsys, options):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("costir: ")
-    assert calibration.FORMAT == 6
+    assert calibration.FORMAT == 7

@@ -109,7 +109,7 @@ def test_a_bound_goes_by_what_was_seen(monkeypatch):
     c.curve(dataclasses.replace(kernel, axes={"m": (64,), "n": (64,), "k": (64,)}))
     a = torch.rand(64, 64)
     best = min(clock.round(lambda: a @ a, 100) / 100 for _ in range(10))
-    assert c.rate < 3 * 2 * 64**3 / best
+    assert 0 < c.rates["mm_nn"] < 3 * 2 * 64**3 / best
 
 
 def test_seconds_are_those_at_the_usual_speed(monkeypatch):
@@ -307,7 +307,7 @@ def test_a_cache_that_is_emptied_faster_ages_memory_by_as_much():
 
 def test_the_middle_of_two_paces():
     found = middle(Pace(1.0, 4.0, 1.0, 2.0), Pace(4.0, 1.0, 1.0, 8.0))
-    assert dataclasses.astuple(found) == pytest.approx((2.0, 2.0, 1.0, 4.0))
+    assert dataclasses.astuple(found) == pytest.approx((2.0, 2.0, 1.0, 2.0))  # caches: when they were emptied least
 
 
 # ------------------------------------------------------------------------------------------------------------- patience

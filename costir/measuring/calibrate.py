@@ -14,6 +14,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ LEAST_WORK = 0.25  # of a call's time is work: what is left of a difference betw
 WORKING_SETS = tuple(1 << p for p in (*range(13, 26, 2), 26, 27, 29))
 LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
+FAR = ("streamed", "far_")  # kernels on memory that was used some time ago
+LONG_FETCH = 3e-4  # seconds: longer ones are work
 LAYOUTS = ("mm_nn", "mm_nt", "mm_tn")  # of products of two matrices
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
 PATIENCE = 16.0  # seconds for waiting for quiet moments
@@ -124,6 +127,7 @@ def calibrate(
             clock.patience = stage("losses")
             found, numbers = _losses(c, clock, every)
             curves |= found
+            curves |= _far_again(c, curves, every)
             clock.patience = stage("rates")
             c.progress("bandwidth", 0.8)
             envelope = _envelope(_bandwidths(c))
@@ -131,6 +135,7 @@ def calibrate(
             products = _products_rate(c)
             rates = {"fp32": max(products, *c.rates.values(), 0.0), **_rates(c)}
             clock.patience = stage("overheads")
+            curves |= _far_again(c, curves, every)
             c.progress("overheads", 0.95)
             numbers |= {**overheads(clock), "fresh": _fresh(clock), "products": products}
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
@@ -168,6 +173,23 @@ def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience:
         curves[kernel.name] = c.curve(kernel)
     clock.kind = ""
     return curves
+
+
+def _far_again(c: Calibrator, curves: Mapping[str, Curve], every: Sequence[Kernel]) -> dict[str, Curve]:
+    """Kernels on memory that was used some time ago, timed once more; the best counts.
+
+    Others use the last cache, too: what it holds in one second is in memory in the next.
+    """
+    found = {}
+    for kernel in every:
+        if kernel.name.startswith(FAR):
+            old = curves[kernel.name]
+            seconds = (
+                s if s > LONG_FETCH else min(s, c.timed(kernel.make(**point)).usual)
+                for s, point in zip(old.seconds, kernel.points(), strict=True)
+            )
+            found[kernel.name] = replace(old, seconds=tuple(seconds))
+    return found
 
 
 def _losses(c: Calibrator, clock: HostClock, every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, float]]:

@@ -42,7 +42,7 @@ AWAY = 0.20  # of a core's time, or of the timings: a calibration that had to sh
 SHORT = 0.1  # of a bound
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments
-ROUNDS, AT_LEAST, MOST = 9, 0.04, 3.0  # of the whole step, and seconds
+ROUNDS, FURTHER, AT_LEAST, MOST = 9, 18, 0.04, 3.0  # of the whole step, and seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         calls = model.record()
         wall, cpu = time.perf_counter(), time.process_time()
         quiet = clock.calm
-        found = timed(model.step, ROUNDS, AT_LEAST, MOST, clock)
+        found = timed(model.step, ROUNDS, AT_LEAST, MOST, clock, FURTHER)
         quiet = clock.calm - quiet
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)

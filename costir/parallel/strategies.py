@@ -155,9 +155,17 @@ def _tensors(module: nn.Module, meshes: list[Any], world: World, styles: Mapping
     if not styles:
         raise TraceError(
             f"{type(module).__name__} has no plan for tp, which says how each matrix is divided",
-            'write in its file for example: tp_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}',
+            f"write in its file for example: tp_plan = {_example(module)}",
         )
     _parallelize(module, meshes[0], styles)
+
+
+def _example(module: nn.Module) -> str:
+    """A plan for the first two linear layers, or kinds of them, that it has."""
+    paths = [name for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
+    kinds = [*dict.fromkeys(re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", name) for name in paths)]
+    found = next((names for names in (kinds, paths) if len(names) > 1), ["blocks.*.up", "blocks.*.down"])
+    return f'{{"{found[0]}": "colwise", "{found[1]}": "rowwise"}}'
 
 
 def _sequences(module: nn.Module, meshes: list[Any], world: World, styles: Mapping[str, Any] | None) -> None:

@@ -69,7 +69,7 @@ def test_beyond_its_last_point_a_curve_grows_no_faster_than_the_work():
     """Between its last points it left a cache: eight times as long for twice as much."""
     c = Curve(("m", "k"), ((1, 2, 4), (1, 2)), tuple(1e-6 * m * t for m, t in ((1, 1), (2, 1), (4, 4)) for k in (1, 2)))
     assert c.at(4, 1) / c.at(2, 1) == pytest.approx(8)
-    assert c.at(40, 1) / c.at(4, 1) == pytest.approx(10, rel=0.01)  # but for what any call takes
+    assert c.at(40, 1) / c.at(4, 1) == pytest.approx(10, rel=0.06)  # but for what any call takes
     assert c.at(4, 64) == pytest.approx(c.at(4, 1))  # what does not grow goes on so
 
 

@@ -8,12 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from calibrations import made_up
+from module_samples import FUNCTIONS, MODULES
+from test_rules_modules import record
 from torch import nn
 
 from costir.cost import cost_of
+from costir.measuring.estimate import Estimator
 from costir.measuring.kernels import kernels
 from costir.measuring.lookup import lookups
 from costir.measuring.lookup_parts import Lookup
+from costir.measuring.subject import Recorded
 from costir.ops import registry  # noqa: F401
 from costir.trace import record_calls
 
@@ -194,3 +198,14 @@ def test_beyond_its_last_point_a_curve_grows_by_its_work_alone():
     for columns in (2048, 1 << 14):
         assert curve.at(4, columns) == pytest.approx(call + number * 4 * columns, rel=0.25)
     assert math.isclose(curve.at(16384, 1024 * 8), call + number * 16384 * 1024 * 8, rel_tol=0.05)
+
+
+@pytest.mark.parametrize("name", [*MODULES, *FUNCTIONS])
+def test_every_call_of_every_module_of_torch_has_an_estimate(name):
+    """Whatever shapes and arguments it has: some curve that was measured, at finite sizes, and a time."""
+    estimator = Estimator(made_up(), {"fp32": 1e11})
+    for call in record({**MODULES, **FUNCTIONS}[name]):
+        found = lookups(call, (), cost_of(call)[0])
+        assert all(math.isfinite(x.times) and min(x.sizes) >= 0 for x in found), (call.name, found)
+        untouched = Recorded(call, (), (0,) * len(call.inputs), (0,) * len(call.outputs), True, 100)
+        assert math.isfinite(estimator.of(untouched).total)

@@ -57,7 +57,7 @@ _COMPARE = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or",
     "isnan", "isinf", "isfinite",
 ))  # fmt: skip
-_LOSSES = {
+_BY_INPUT = {
     "mse_loss": "mse",
     "smooth_l1_loss": "smooth_l1",
     "huber_loss": "smooth_l1",
@@ -65,7 +65,7 @@ _LOSSES = {
     "binary_cross_entropy": "bce",
     "upsample_nearest2d_backward": "nearest_backward",
     "upsample_bilinear2d_backward": "bilinear_backward",
-}  # by what they read; all they make of it may be one number
+}  # losses, by what they read: all they make of it may be one number
 _ROWS = {
     "_softmax": "softmax", "_log_softmax": "log_softmax", "_softmax_backward_data": "softmax_backward",
     "_log_softmax_backward_data": "log_softmax_backward", "native_layer_norm": "layer_norm",
@@ -94,8 +94,8 @@ def lookups(call: Call, strides: Strides, cost: Cost) -> list[Lookup]:
         t = call.outputs[0] if name in _OUTPUT_ROWS or not call.inputs else call.inputs[0]
         columns, last = _columns(call, t)
         return [Lookup(_ROWS[name], rows_by(t, columns), alike=name in _OUTPUT_ROWS or not last)]
-    if name in _LOSSES:
-        return [Lookup(_LOSSES[name], (numel(call.inputs[0]),))]
+    if name in _BY_INPUT:
+        return [Lookup(_BY_INPUT[name], (numel(call.inputs[0]),))]
     if name in _REDUCTIONS or name in _VARIANCES:
         divided = [Lookup("unary_", (n,))] if name == "mean" else []  # the sum, in place
         return [_reduction(call), *divided]

@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -74,6 +74,13 @@ def _together(found: Sequence[tuple[float, float, bool]]) -> Timed:
     seen = min(s * speed if calm else s for s, speed, calm in found)
     middle = statistics.median(usual)
     return Timed(best, middle / min(usual) - 1, min(usual) if quiet else middle, speed, seen)
+
+
+def better(a: Timed, b: Timed) -> Timed:
+    """The better of two timings of the same, apart by as much as both were from its best."""
+    best = min(a, b, key=lambda t: t.usual)
+    middle = (a.usual * (1 + a.spread) + b.usual * (1 + b.spread)) / 2
+    return replace(best, spread=middle / best.usual - 1, seen=min(a.seen, b.seen))
 
 
 def one_by_one(

@@ -94,8 +94,8 @@ def _find(name: str) -> tuple[str, str]:
 
 def here_path(name: str = "here") -> Path:
     """Where the chips called "here", the user's own CPU, and "here-gpu", the user's own GPU, are looked for."""
-    root = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(root) if root else Path.home() / ".config") / "costir" / f"{name}.toml"
+    root = Path(os.environ.get("XDG_CONFIG_HOME", ""))  # a relative one is to be ignored, says its specification
+    return (root if root.is_absolute() else Path.home() / ".config") / "costir" / f"{name}.toml"
 
 
 _HERE = re.compile(r"here(-gpu([1-9][0-9]{0,2})?)?")  # here-gpu1 is the second GPU

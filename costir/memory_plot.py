@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = {
-    "parameters": "#1f5fa8", "optimizer state": "#6d4fa3", "inputs": "#8c8c8c", "gradients": "#c2521c",
+    "parameters": "#1f5fa8", "optimizer state": "#6d4fa3", "inputs": "#3f9aa6", "gradients": "#c2521c",
     "activations": "#2a7f3f", "temporaries": "#d9b23c", "cache": "#7a5aa8", "buckets": "#a88f5a", "workspaces": "#c9c9c9",
 }  # fmt: skip
 DPI = 150

@@ -276,20 +276,29 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float], clock: H
 
     with torch.enable_grad():
         leaf = torch.nn.Parameter(torch.rand(16))
-        leaf.grad = torch.rand(16)
+        gradient = torch.rand(16)
         optimizer = torch.optim.AdamW([leaf], lr=1e-3, foreach=False)
         losses: list[torch.Tensor] = []
-        backward = lambda: (optimizer.zero_grad(), losses.pop().backward())
-        step = _times(own, _colder(optimizer.step, clock), common)
-        start = _times(own, _colder(backward, clock, lambda: losses.append((leaf * 2.0).sum())), common)
-    steps = inside(*["unary_"] * 4, "lerp_", "addcmul_", "sqrt", "unary", "addcdiv_")  # those of `overheads`, by their curves
-    found = {"start": start - inside("zeros", "unary"), "step": step - steps}
+        step = lambda: (optimizer.step(), optimizer.zero_grad())
+
+        def loss() -> None:
+            optimizer.zero_grad()
+            losses.append((leaf * 2.0).sum())
+
+        found = {
+            "start": _times(own, _colder(lambda: losses.pop().backward(), clock, loss), common) - inside("zeros", "unary"),
+            "step": _times(own, _colder(step, clock, lambda: setattr(leaf, "grad", gradient)), common),
+        }
+    found["step"] -= inside(
+        *["unary_"] * 4, "lerp_", "addcmul_", "sqrt", "unary", "addcdiv_"
+    )  # of `overheads`, by their curves
     return {f"apart_{k}": max(0.0, v) for k, v in found.items()}
 
 
 def _times(own: Curve, found: Mapping[Point, float], common: Curve | None = None) -> float:
-    """How many times an average operator's code that is, beside what all share; the median over the samples."""
-    return statistics.median((s - (common.at(*p) if common else 0.0)) / own.at(*p) for p, s in found.items())
+    """How many times an average operator's code that is, beside what all share: over all samples, the longest weigh most."""
+    more = math.fsum(s - (common.at(*p) if common else 0.0) for p, s in found.items())
+    return more / math.fsum(own.at(*p) for p in found)
 
 
 def _colder(call: Run, clock: HostClock, prepare: Run = lambda: None) -> dict[Point, float]:

@@ -52,8 +52,9 @@ def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brie
 def _pace(found: Sequence[Measurement]) -> str:
     p = middle(*(m.pace for m in found))
     return (
-        f"products take {p.product:.2f}, memory {p.memory:.2f}, calls {p.call:.2f} times as long as when they were calibrated, "
-        f"and others empty the shared cache {p.leaving:.2g} times as fast; so does the estimate"
+        f"products take {p.product:.2f}, memory {p.memory:.2f}, calls {p.call:.2f}, code that ran long ago {p.code:.2f} times "
+        "as long as when they were calibrated, and others empty the shared cache "
+        f"{p.leaving:.2g} times as fast; so does the estimate"
     )
 
 
@@ -235,7 +236,7 @@ def _point(m: Measurement) -> dict[str, Any]:
         },
         "total": {"bound": m.bound, "estimate": m.estimate, "measured": m.measured, "between": m.between if seen else None,
                   "between_estimate": m.around},
-        "pace": {"product": m.pace.product, "memory": m.pace.memory, "call": m.pace.call, "leaving": m.pace.leaving},
+        "pace": {k: getattr(m.pace, k) for k in ("product", "memory", "call", "leaving", "code")},
         "operators": [
             {"phase": r.phase, "path": r.path, "op": r.op, "count": r.count, "bound": r.bound, "estimate": r.estimate,
              "measured": r.measured, "error": r.error, "binds": r.binds, "alike": r.alike} for r in m.rows

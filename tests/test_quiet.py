@@ -252,10 +252,12 @@ def test_the_pace_is_that_of_a_few_kernels_of_each_kind(monkeypatch):
 
     monkeypatch.setattr(pacing, "timed", fake)
     monkeypatch.setattr(pacing, "leaving", lambda curves, clock: 3.0)
+    monkeypatch.setattr(pacing, "once", lambda clock: 5e-7)
+    c = c.changed({"frame": Curve(("bytes",), ((4096, 8192),), (2.5e-7, 9e-7))}, {})
     found = pace(c, Still())
-    assert dataclasses.astuple(found) == pytest.approx((1.2, 1.5, 0.8, 3.0))
+    assert dataclasses.astuple(found) == pytest.approx((1.2, 1.5, 0.8, 3.0, 2.0))
     few = Calibration(c.about, c.noise, c.numbers, {"unary": c.curves["unary"]})
-    assert dataclasses.astuple(pace(few, Still())) == pytest.approx((1.0, 1.0, 0.8, 3.0))  # what is not known is as it was
+    assert dataclasses.astuple(pace(few, Still())) == pytest.approx((1.0, 1.0, 0.8, 3.0, 1.0))  # what is not known is as it was
     assert set(asked) <= set(c.curves)
 
 
@@ -279,6 +281,11 @@ def test_a_calibration_at_another_pace():
     same = at_pace(c, Pace())
     assert same.numbers == c.numbers
     assert all(same.curves[k].seconds == pytest.approx(v.seconds) for k, v in c.curves.items())
+    lost = Curve(("bytes",), ((4096, 8192),), (1e-7, 2e-7))
+    cold = at_pace(c.changed(dict.fromkeys(("frame", "turn_light", "node"), lost), {}), Pace(call=1.5, code=4.0))
+    found = {k: cold.curves[k].seconds for k in ("frame", "turn_light", "node")}
+    assert found["frame"] == found["turn_light"] == pytest.approx((4e-7, 8e-7))  # what others drive out
+    assert found["node"] == pytest.approx((1.5e-7, 3e-7))
 
 
 def aging():
@@ -306,8 +313,8 @@ def test_a_cache_that_is_emptied_faster_ages_memory_by_as_much():
 
 
 def test_the_middle_of_two_paces():
-    found = middle(Pace(1.0, 4.0, 1.0, 2.0), Pace(4.0, 1.0, 1.0, 8.0))
-    assert dataclasses.astuple(found) == pytest.approx((2.0, 2.0, 1.0, 2.0))  # caches: when they were emptied least
+    found = middle(Pace(1.0, 4.0, 1.0, 2.0, 4.0), Pace(4.0, 1.0, 1.0, 8.0, 1.0))
+    assert dataclasses.astuple(found) == pytest.approx((2.0, 2.0, 1.0, 2.0, 2.0))  # caches: when they were emptied least
 
 
 # ------------------------------------------------------------------------------------------------------------- patience

@@ -92,7 +92,10 @@ class Calibrator:
             else:  # too large to time: as much longer as there is more of it, from the nearest that was
                 near = max((p for p in known if all(a <= b for a, b in zip(p, at, strict=True))), key=math.prod)
                 known[at] = known[near] * kernel.work(at) / kernel.work(near)
-        return Curve(tuple(kernel.axes), tuple(kernel.axes.values()), tuple(known.values()))
+        seconds = list(known.values())
+        if len(kernel.axes) == 1:  # fewer numbers take no longer than more: where they did, something else ran
+            seconds = list(itertools.accumulate(reversed(seconds), min))[::-1]
+        return Curve(tuple(kernel.axes), tuple(kernel.axes.values()), tuple(seconds))
 
     @property
     def noise(self) -> float:

@@ -22,7 +22,7 @@ from costir.measuring.clock import HOST, HostClock
 from costir.measuring.interrupted import BYTES, Point, between, line
 from costir.measuring.timing import lines, timed
 
-ROUNDS = 6
+ROUNDS, AGAIN = 6, 3
 Call = Callable[[], Any]
 
 
@@ -33,23 +33,44 @@ def frames(clock: HostClock = HOST) -> tuple[Curve, dict[str, float]]:
     where a module is called again and again; `line_in_turn`, where all of them take turns.
     """
     with torch.no_grad():
-        pairs = [(module, plain, lines(module) - lines(plain)) for module, plain in _pairs()]
-        memory = torch.ones(BYTES[-1] // 4)
+        pairs, memory = _counted(), torch.ones(BYTES[-1] // 4)
         in_turn = [timed(partial(_all, calls), ROUNDS, clock=clock).usual for calls in list(zip(*pairs, strict=True))[:2]]
         again = [(timed(m, clock=clock).usual - timed(p, clock=clock).usual) / n for m, p, n in pairs]
         works: dict[Point, Call] = {(size,): between(size, 1, memory) for size in BYTES}
         found: dict[Point, list[float]] = {point: [] for point in works}
         for _ in range(ROUNDS):  # over all sizes: what changes meanwhile falls on all of them alike
             for point, work in works.items():
-                for keep in (False, True):  # the first finds the caches as another size left them
-                    row = [clock.usual(partial(_sample, work, *pair))[0] for pair in pairs]
-                    found[point] += row if keep else []
+                found[point] += _passed(pairs, work, clock)
     number = sum(n for *_, n in pairs)
     numbers = {
         "lines": number / len(pairs), "pairs": len(pairs), "line": max(0.0, statistics.median(again)),
         "line_in_turn": max(0.0, in_turn[0] - in_turn[1]) / number,
     }  # fmt: skip
     return line("bytes", {k: statistics.median(v) for k, v in found.items()}), numbers
+
+
+def once(clock: HostClock = HOST) -> float:
+    """Seconds of a line of a module that runs once, after little work: the first point of the curve, measured again."""
+    with torch.no_grad():
+        pairs, memory = _counted(), torch.ones(BYTES[-1] // 4)
+        little, much = (between(size, 1, memory) for size in (BYTES[0], BYTES[-1]))
+        found: list[float] = []
+        for _ in range(AGAIN):
+            much()
+            found += _passed(pairs, little, clock)
+    return max(1e-9, statistics.median(found))
+
+
+def _counted() -> list[tuple[Call, Call, int]]:
+    """Modules, the operators that they call, and how many lines of Python lie between."""
+    return [(module, plain, lines(module) - lines(plain)) for module, plain in _pairs()]
+
+
+def _passed(pairs: Sequence[tuple[Call, Call, int]], work: Call, clock: HostClock) -> list[float]:
+    """Seconds of a line in each of the modules, in turn; a first pass finds the caches as something else left them."""
+    for _ in range(2):
+        row = [clock.usual(partial(_sample, work, *pair))[0] for pair in pairs]
+    return row
 
 
 def _all(calls: Sequence[Call]) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from costir.calibration import BANDWIDTH, Calibration, Curve
 from costir.measuring.clock import HostClock
+from costir.measuring.frames import once
 from costir.measuring.interrupted import leaving
 from costir.measuring.kernels import kernels
 from costir.measuring.lookup import PRODUCTS
@@ -30,7 +31,8 @@ AGAIN: Mapping[str, Mapping[str, Point]] = {  # points that were timed: between 
 }
 ROUNDS, AT_LEAST = 3, 0.0007  # as calibration times them
 CROWDED = 0.40  # longer than when it was calibrated: somebody else's work crowds the memory
-CODE = ("turn", "interrupted", "resumed", "frame", "node")  # curves of what calls lose
+DRIVEN_OUT = ("turn", "frame")  # curves of code that others drive out
+CODE = (*DRIVEN_OUT, "interrupted", "resumed", "node")  # of all that calls lose
 NO_TIME = ("apart_", BANDWIDTH, "lines", "pairs", "lost", "away", "pulse", "shared")  # numbers that are no seconds
 
 
@@ -38,17 +40,20 @@ NO_TIME = ("apart_", BANDWIDTH, "lines", "pairs", "lost", "away", "pulse", "shar
 class Pace:
     """How many times as long as when they were calibrated products, memory and calls take now.
 
-    And how many times as fast memory leaves the cache that is shared with what else the machine runs.
+    And how many times as fast memory leaves the cache that is shared with what else the machine runs, and how many times as
+    long code takes that ran some time ago.
     """
 
     product: float = 1.0
     memory: float = 1.0
     call: float = 1.0
     leaving: float = 1.0
+    code: float = 1.0
 
     def at_speed(self, speed: float) -> Pace:
         """The same where the core is so much faster than usual."""
-        return replace(self, product=self.product / speed, memory=self.memory / speed, call=self.call / speed)
+        kinds = ("product", "memory", "call", "code")
+        return replace(self, **{kind: getattr(self, kind) / speed for kind in kinds})
 
     @property
     def loaded(self) -> float:
@@ -74,7 +79,8 @@ def pace(c: Calibration, clock: HostClock) -> Pace:
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)  # a model may have set another, and kernels were calibrated in this one
     try:
-        return Pace(**{kind: together(found) for kind, found in AGAIN.items()}, leaving=leaving(c.curves, clock))
+        code = once(clock) / c.curves["frame"].seconds[0] if "frame" in c.curves else 1.0
+        return Pace(**{kind: together(found) for kind, found in AGAIN.items()}, leaving=leaving(c.curves, clock), code=code)
     finally:
         torch.set_default_dtype(default)
 
@@ -91,8 +97,12 @@ def at_pace(c: Calibration, p: Pace) -> Calibration:
     call = c.curves["unary"].seconds[0] if "unary" in c.curves else 0.0
 
     def scaled(name: str, curve: Curve) -> Curve:
-        work = p.call if name.startswith(CODE) else p.product if name.startswith((*PRODUCTS, "streamed")) else p.memory
-        seconds = tuple(min(s, call) * p.call + max(0.0, s - call) * work for s in curve.seconds)
+        if name.startswith(CODE):
+            lost = p.code if name.startswith(DRIVEN_OUT) else p.call
+            seconds = tuple(s * lost for s in curve.seconds)
+        else:
+            work = p.product if name.startswith((*PRODUCTS, "streamed")) else p.memory
+            seconds = tuple(min(s, call) * p.call + max(0.0, s - call) * work for s in curve.seconds)
         grid = tuple(
             tuple(x / p.leaving for x in g) if axis == "us" else g for axis, g in zip(curve.axes, curve.grid, strict=True)
         )

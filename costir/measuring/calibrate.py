@@ -44,6 +44,7 @@ LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
 FAR = ("streamed", "far_")  # kernels on memory that was used some time ago
 LONG_FETCH = 3e-4  # seconds: longer ones are work
+SHARED = 1 << 23  # bytes: of less memory most is in caches of the core
 LAYOUTS = ("mm_nn", "mm_nt", "mm_tn")  # of products of two matrices
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
 PATIENCE = 16.0  # seconds for waiting for quiet moments
@@ -136,11 +137,13 @@ def calibrate(
             envelope = _envelope(_bandwidths(c))
             c.progress("matmul rates", 0.9)
             products = _products_rate(c)
+            curves |= _far_again(c, curves, every)
             rates = {"fp32": max(products, *c.rates.values(), 0.0), **_rates(c)}
             clock.patience = stage("overheads")
             curves |= _far_again(c, curves, every)
             c.progress("overheads", 0.95)
             numbers |= {**overheads(clock), "fresh": _fresh(clock), "products": products}
+            curves |= _far_again(c, curves, every)
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
         torch.set_num_threads(before)
@@ -188,7 +191,7 @@ def _far_again(c: Calibrator, curves: Mapping[str, Curve], every: Sequence[Kerne
         if kernel.name.startswith(FAR):
             old = curves[kernel.name]
             seconds = (
-                s if s > LONG_FETCH else min(s, c.timed(kernel.make(**point)).usual)
+                min(s, c.timed(kernel.make(**point)).usual) if s < LONG_FETCH and point.get("pool", 0) >= SHARED else s
                 for s, point in zip(old.seconds, kernel.points(), strict=True)
             )
             found[kernel.name] = replace(old, seconds=tuple(seconds))

@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from costir.report import Report
 
 DONE, WRONG = 0, 1
+Measured = tuple["Sequence[Fact]", "Mapping[str, Any]"]  # what a measurement adds to a report: lines, and the same as data
 
 
 # ----------------------------------------------------------------------------------------------------------------- verbs
@@ -90,7 +91,7 @@ def _all_traffic(o: argparse.Namespace, picture: Path | None) -> View:
         return traffic_view.all_kinds(traffic_view.compare(kept, chips, o.unknown or "", fixed), brief=not o.all)
 
 
-def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Sequence[Fact]] | None = None) -> int:
+def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Measured] | None = None) -> int:
     """`costir solve`: the critical size of the whole and of each operator, on each chip; `more` adds what was measured."""
     name = format_of(o)
     if not o.chip:
@@ -101,7 +102,7 @@ def solve(o: argparse.Namespace, more: Callable[[argparse.Namespace], Sequence[F
     from costir import views
 
     view = views.fits(report) if o.fits else views.solution(report)
-    emit(view if more is None else views.with_facts(view, more(o)), name, o)
+    emit(view if more is None else views.with_facts(view, *more(o)), name, o)
     return DONE
 
 

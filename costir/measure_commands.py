@@ -9,7 +9,6 @@ from pathlib import Path
 from costir import commands, output
 from costir.errors import CostirError, LoadError
 from costir.hardware import calibration_of, load_chip
-from costir.page import Fact
 from costir.questions import chip_names, key_values, mesh_axes, size_values, sweep_points
 
 DONE = 0
@@ -126,7 +125,7 @@ def solve(o: argparse.Namespace) -> int:
     return commands.solve(o, _measured_knee)
 
 
-def _measured_knee(o: argparse.Namespace) -> list[Fact]:
+def _measured_knee(o: argparse.Namespace) -> commands.Measured:
     """For `solve --measure`: the measured critical size beside the ones of the calibrated times and of the roofline.
 
     Raises:
@@ -149,4 +148,6 @@ def _measured_knee(o: argparse.Namespace) -> list[Fact]:
         near = load_chip(name, {**settings, "memory.bandwidth": f"{rate:.6g}"})
         roofline = analysis.on(near).critical(o.unknown).at_base
         found = knee(family, chip, o.unknown, float(roofline or 16), sizes, o.phase)
-    return measure_views.knee_facts(found, None if roofline is None else float(roofline), rate, float(chip.memory_bandwidth))
+    ideal = None if roofline is None else float(roofline)
+    facts = measure_views.knee_facts(found, ideal, rate, float(chip.memory_bandwidth))
+    return facts, measure_views.knee_data(found, ideal)

@@ -275,6 +275,19 @@ def _solved(k: Knee) -> str:
     return f"{k.unknown} = {plain_number(k.solved)}, for what operators were calibrated to reach here: {rates}"
 
 
+def knee_data(k: Knee, roofline: float | None) -> dict[str, Any]:
+    """The same as numbers; seconds."""
+    points = [
+        {k.unknown: size, "measured": seconds, "estimate": m.estimate}
+        for (size, seconds), m in zip(k.points, k.measurements, strict=True)
+    ]
+    verdict = all(m.summary.verdict for m in k.measurements)
+    return {"measured": {
+        "for": k.unknown, "roofline": roofline, "solved": k.solved, "measured": k.value, "straight": k.straight,
+        "verdict": verdict, "points": points,
+    }}  # fmt: skip
+
+
 def knee_facts(k: Knee, roofline: float | None, rate: float, main: float) -> list[Fact]:
     """The measured critical size beside the solved one.
 

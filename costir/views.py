@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,10 +79,10 @@ def fits(r: Report) -> View:
     return View(doc, lambda: render_data.as_dict(r), lambda: [list(data[0]), *(list(d.values()) for d in data)])
 
 
-def with_facts(view: View, facts: Sequence[Fact]) -> View:
-    """The same with facts below; in data they are texts by label."""
+def with_facts(view: View, facts: Sequence[Fact], data: Mapping[str, Any]) -> View:
+    """The same with facts below, and with what they say as data."""
     doc = lambda: replace(view.document(), facts=(*view.document().facts, *facts))
-    return View(doc, lambda: {**view.data(), "measured": {f.label: f.text for f in facts}}, view.rows)
+    return View(doc, lambda: {**view.data(), **data}, view.rows)
 
 
 def _solution(r: Report) -> Document:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import jsonschema
 import pytest
 import torch
 from calibrations import Still, made_up
@@ -28,7 +32,7 @@ from costir.measuring.knee import crossing
 from costir.measuring.pace import Pace, pace
 from costir.measuring.profile import Event, _matched, in_place
 from costir.measuring.subject import subject
-from costir.measuring.timing import timed
+from costir.measuring.timing import Timed, better, timed
 from costir.measuring.why import why
 from costir.ops import registry  # noqa: F401
 
@@ -53,6 +57,7 @@ def still(monkeypatch):
 def free(monkeypatch):
     """No matter how long anything takes here."""
     monkeypatch.setattr(measuring, "LOADED", 1e9)
+    monkeypatch.setattr(measuring, "UNSTEADY", 1e9)
 
 
 # --------------------------------------------------------------------------------------------------- curves and files
@@ -255,6 +260,42 @@ def test_a_busy_machine_gets_no_verdict(chip, monkeypatch):
     assert any("no verdict" in n for n in m.notes)
 
 
+def test_steps_that_are_far_apart_get_no_verdict(chip, free, monkeypatch):
+    """Others may use the same caches and leave the core alone; each second, another time is the best."""
+    monkeypatch.setattr(measuring, "UNSTEADY", -1.0)
+    m = costir.measure(small, chip=chip)
+    assert not m.summary.verdict
+    assert any("apart, as others use the same caches or memory: no verdict" in n for n in m.notes)
+
+
+def test_a_library_that_is_slower_than_another_is_named(chip):
+    """Half of the rate of convolutions is all that its products reach: other sizes would not help."""
+    m = costir.measure(small, chip=chip)
+    slow = replace(m, rows=tuple(replace(r, parts=replace(r.parts, kernel=r.bound + 1.0)) for r in m.rows))
+    for products, named in ((1e11, False), (5e10, True)):
+        machine = replace(chip, calibration=chip.calibration.changed({}, {"products": products}))
+        advice = why(replace(slow, chip=machine)).advice
+        assert "library efficiency at these sizes" in advice
+        assert ("reach at most 50 GFLOP/s of the 100 GFLOP/s that its convolutions reach here" in advice) == named
+
+
+def test_two_timings_of_the_same_are_the_better_one():
+    """1 s at best and 1.4 s in the median, against 0.8 s and 1.0 s."""
+    first, second = Timed(1.0, 0.4, 1.0, 1.0, 0.9), Timed(0.8, 0.25, 0.8, 1.0, 0.95)
+    found = better(first, second)
+    assert (found.best, found.usual, found.seen) == (0.8, 0.8, 0.9)
+    assert found.spread == pytest.approx((1.4 + 1.0) / 2 / 0.8 - 1)
+
+
+def test_rounds_that_are_far_apart_are_followed_by_others(monkeypatch):
+    """Of rounds that take 1, 2, 3, 1, 2, 3, ... the median stays twice the best: all further ones are made."""
+    seconds = itertools.cycle((1.0, 2.0, 3.0))
+    clock = SimpleNamespace(most_loops=1, speed=1.0, quiet=True, round=lambda function, loops: next(seconds))
+    found = timed(lambda: None, 3, 0.5, 1e9, clock, 6)
+    assert found.spread == pytest.approx(1.0)
+    assert next(seconds) == 2.0  # one to begin with, three and six
+
+
 def test_a_machine_that_became_faster_gets_no_verdict(chip, monkeypatch):
     """Its calibration was made while it was busy, or on another one: bounds from it are none."""
     assert measuring._busy(-0.4, -0.3, 0.0) == pytest.approx(-0.3)
@@ -411,10 +452,21 @@ def test_measure_on_the_command_line(files, capsys, tmp_path):
 
 def test_a_measured_critical_size(files, capsys):
     _, path = files
-    assert cli.main(["solve", "x[B,64] . w[64,64]", "--for", "B", "--chip", path, "--dtype", "fp32", "--measure"]) == 0
+    asked = ["solve", "x[B,64] . w[64,64]", "--for", "B", "--chip", path, "--dtype", "fp32", "--measure"]
+    assert cli.main(asked) == 0
     out = capsys.readouterr().out
-    assert "measured" in out
-    assert "solved" in out
+    assert all(f"\n  {label:9}  " in out for label in ("roofline", "solved", "measured", "points", "estimates"))
+
+
+def test_a_measured_critical_size_is_data_too(files, capsys):
+    _, path = files
+    asked = ["solve", "x[B,64] . w[64,64]", "--for", "B", "--chip", path, "--dtype", "fp32", "--measure", "--format", "json"]
+    assert cli.main(asked) == 0
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, json.loads((Path(costir.__file__).parent / "schema.json").read_text()))
+    assert data["measured"]["for"] == "B"
+    assert [p["B"] for p in data["measured"]["points"]][:3] == [1, 2, 4]
+    assert all(p["measured"] > 0 < p["estimate"] for p in data["measured"]["points"])
 
 
 @pytest.mark.parametrize(

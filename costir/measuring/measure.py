@@ -31,13 +31,14 @@ from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.profile import in_place
 from costir.measuring.quiet import QuietClock
 from costir.measuring.subject import Recorded, one_thread, subject
-from costir.measuring.timing import FAR_APART, better, timed
+from costir.measuring.timing import FAR_APART, Timed, better, timed
 from costir.roofline import times
 from costir.trace import Optimizer
 
 SHARE = 0.01  # operators below this share of the time are left out of the medians
 LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
 FASTER = 1.25  # times the core's speed in the calibration: that was made while somebody else had half of the core
+UNSTEADY = 0.30  # repeated steps that are so far apart say that others use the same caches, though not the core
 AWAY = 0.20  # of a core's time, or of the timings: a calibration that had to share so much says little
 SHORT = 0.1  # of a bound
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
@@ -188,10 +189,10 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         quiet = clock.calm - quiet
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
-        unlike = _unlike(c, quiet, found.speed)
         after = pace(c, clock)
         if found.spread > FAR_APART:  # what made it so may be over by now
             found = better(found, timed(model.step, ROUNDS, AT_LEAST, MOST, clock))
+        unlike = _unlike(c, quiet, found)
     usual = middle(before, after)
     today = at_pace(c, usual)
     loaded = _busy(before.loaded, after.loaded, 1 / max(share, 0.01) - 1)
@@ -339,8 +340,8 @@ def _summary(rows: Sequence[Row], estimate: float, measured: float, noise: float
     )  # fmt: skip
 
 
-def _unlike(c: Calibration, quiet: int, speed: float) -> list[str]:
-    """What the run did otherwise than the calibration: in so many quiet moments, and at this speed of the core."""
+def _unlike(c: Calibration, quiet: int, run: Timed) -> list[str]:
+    """What the run did otherwise than the calibration: in so many quiet moments, at the speed of the core that it had."""
     found, threads = [], torch.get_num_threads()
     if threads != c.threads:
         found.append(f"the model sets torch to {threads} threads, and the machine was calibrated with {c.threads}: no verdict")
@@ -348,8 +349,11 @@ def _unlike(c: Calibration, quiet: int, speed: float) -> list[str]:
         found.append("Python is being traced (a profiler, coverage, a debugger), so it takes longer: no verdict")
     if not quiet:
         found.append("something else ran on the core all the time, perhaps another machine's work on the same one: no verdict")
-    if speed > FASTER:
-        found.append(f"the core is {speed - 1:.0%} faster than when it was calibrated: no verdict; run costir calibrate again")
+    if run.speed > FASTER:
+        faster = f"the core is {run.speed - 1:.0%} faster than when it was calibrated"
+        found.append(f"{faster}: no verdict; run costir calibrate again")
+    if run.spread > UNSTEADY:
+        found.append(f"repeated steps are {run.spread:.0%} apart, as others use the same caches or memory: no verdict")
     return found
 
 

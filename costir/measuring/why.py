@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costir.chip import Chip
+from costir.hardware import calibration_of
 from costir.measuring.measure import Measurement
+from costir.units import si
+
+SLOWER = 0.8  # times the best rate
 
 _ADVICE = {
     "fusing": "fuse elementwise operators (torch.compile), so that intermediate results are not written and read again",
@@ -67,4 +72,15 @@ def why(m: Measurement) -> Why:
         largest = parts[0]
     by = {b: sum(r.bound for r in m.rows if r.binds == b) for b in ("memory", "compute")}
     key = max(by, key=lambda b: by[b]) if largest.key == "floor" else largest.key
-    return Why(parts, f"{largest.words}, {largest.seconds / m.measured:.0%} of the time: {_ADVICE[key]}")
+    advice = _ADVICE[key] + (_slower_library(m.chip) if key == "efficiency" else "")
+    return Why(parts, f"{largest.words}, {largest.seconds / m.measured:.0%} of the time: {advice}")
+
+
+def _slower_library(chip: Chip) -> str:
+    """Where no size helps, since another library of torch is faster at convolutions than this one is at products."""
+    products = calibration_of(chip).numbers.get("products", 0.0)
+    peak = float(chip.matmul_rate("float32"))
+    if not 0 < products < SLOWER * peak:
+        return ""
+    reach = f"{si(products, 'FLOP/s')} of the {si(peak, 'FLOP/s')} that its convolutions reach"
+    return f"; and torch's fp32 products of matrices reach at most {reach} here"

@@ -44,6 +44,7 @@ LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
 FAR = ("streamed", "far_")  # kernels on memory that was used some time ago
 LONG_FETCH = 3e-4  # seconds: longer ones are work
+OFTEN = 12  # kernels, after which they are timed again
 SHARED = 1 << 23  # bytes: of less memory most is in caches of the core
 LAYOUTS = ("mm_nn", "mm_nt", "mm_tn")  # of products of two matrices
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
@@ -177,12 +178,14 @@ def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience:
         clock.patience += patience * len(kernel) / points
         clock.kind = kernel.name
         curves[kernel.name] = c.curve(kernel)
+        if i % OFTEN == 0:
+            curves |= _far_again(c, curves, every[: i + 1])
     clock.kind = ""
     return curves
 
 
 def _far_again(c: Calibrator, curves: Mapping[str, Curve], every: Sequence[Kernel]) -> dict[str, Curve]:
-    """Kernels on memory that was used some time ago, timed once more; the best counts.
+    """Kernels on memory that was used some time ago, timed once more; the best of many moments counts.
 
     Others use the last cache, too: what it holds in one second is in memory in the next.
     """

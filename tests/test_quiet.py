@@ -219,7 +219,10 @@ def test_a_pulse_after_a_timing_is_that_before_the_next(monkeypatch):
 
 
 def test_a_pulse_takes_some_time():
-    assert 1e-7 < QuietClock(1.0)._now() < 1e-2
+    clock = QuietClock(1.0)
+    found = [clock._now() for _ in range(5)]
+    assert min(found) > 1e-7
+    assert min(found) < 1e-2  # any one of them may be switched off its core meanwhile
 
 
 # ------------------------------------------------------------------------------------------------------------------ pace

@@ -179,6 +179,7 @@ def _curves(c: Calibrator, clock: QuietClock, every: Sequence[Kernel], patience:
         clock.kind = kernel.name
         curves[kernel.name] = c.curve(kernel)
         if i % OFTEN == 0:
+            clock.kind = ""  # what these lose says nothing about the kernel before them
             curves |= _far_again(c, curves, every[: i + 1])
     clock.kind = ""
     return curves

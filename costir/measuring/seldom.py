@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costir.measuring.heavy import BOTH
 from costir.measuring.kernel import Kernel, Make, Run, rand
 from costir.measuring.lookup import PICKED
 
@@ -19,7 +20,7 @@ MOST = 1 << 20  # numbers of rows: beyond, the time grows with the number
 PICKS, WIDTHS = (16, 1024, 16384), (1, 16, 128)  # rows of a table that are read or written, and numbers of each
 GROUPS, IN_A_GROUP = (4, 64), (64, 1024, 16384)
 OUTPUTS, WINDOWS = (64, 2048, 1 << 15, 1 << 18), (4, 9)  # of pooling: results, and what each is of
-CHANNELS = 16  # of images that are pooled or made larger
+CHANNELS = 16  # of images that are pooled
 KEPT = 5  # largest of a row
 
 aten = torch.ops.aten
@@ -91,16 +92,16 @@ def _index_add(picked: int, columns: int) -> Run:
     return lambda: table.index_add(0, i, x)
 
 
-def _image(outputs: int, step: int) -> Tensor:
-    """Of which so many results come where each step of both sides makes one."""
+def _image(outputs: int) -> Tensor:
+    """Of which so many results come where each two steps of both sides make one."""
     channels = CHANNELS if outputs >= 16 * CHANNELS else 1
     side = max(1, round(math.sqrt(outputs / channels)))
-    return rand(1, channels, side * step, side * step)
+    return rand(1, channels, 2 * side, 2 * side)
 
 
 def _pooled(largest: bool, backward: bool) -> Make:
     def make(outputs: int, window: int) -> Run:
-        x, edge = _image(outputs, 2), math.isqrt(window)
+        x, edge = _image(outputs), math.isqrt(window)
         size, step, pad, one = [edge, edge], [2, 2], [edge // 2, edge // 2] if edge % 2 else [0, 0], [1, 1]
         if largest and not backward:
             return lambda: aten.max_pool2d_with_indices(x, size, step, pad)
@@ -136,12 +137,11 @@ def seldom() -> list[Kernel]:
     """All of them."""
     rows, picked = {"rows": ROWS, "columns": COLUMNS}, {"picked": PICKS, "columns": WIDTHS}
     pooled, n = {"outputs": OUTPUTS, "window": WINDOWS}, {"n": SIZES}
-    both = (("", False), ("_backward", True))
     found = [Kernel(name, n, _pointwise(make)) for name, make in _POINTWISE.items()]
     found += [Kernel(name, rows, _rows(make), MOST) for name, make in _BY_ROWS.items()]
     found.append(Kernel("group_norm", {"rows": GROUPS, "columns": IN_A_GROUP}, _group_norm))
-    found += [Kernel(f"{name}_window{end}", pooled, _pooled(name == "max", b)) for name in ("max", "avg") for end, b in both]
-    found += [Kernel(f"{mode}{end}", n, _larger(mode, b)) for mode in ("nearest", "bilinear") for end, b in both]
+    found += [Kernel(f"{name}_window{end}", pooled, _pooled(name == "max", b)) for name in ("max", "avg") for end, b in BOTH]
+    found += [Kernel(f"{mode}{end}", n, _larger(mode, b)) for mode in ("nearest", "bilinear") for end, b in BOTH]
     rules = (("index", _index), ("index_put", _index_put), ("index_add", _index_add))
     found += [Kernel(name, picked, make) for name, make in rules]
     return [replace(k, seldom=True) for k in found]

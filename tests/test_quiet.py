@@ -93,6 +93,28 @@ def test_what_work_takes_longer_in_shared_moments_is_learnt_while_waiting(monkey
     assert 1 / 1.7 <= clock.speed <= 1 / 1.2
 
 
+def test_what_is_called_again_while_waiting_is_followed_by_autograd_as_it_was(monkeypatch):
+    """And what it takes longer is of its own kind, whatever is to be timed next."""
+    core = Core(monkeypatch, itertools.chain([1.0] * 2, [2.0] * 9, itertools.repeat(1.0)))
+    clock, leaf = QuietClock(1e-5, patience=1.0), torch.ones(2, requires_grad=True)
+    followed = []
+
+    def step():
+        followed.append(torch.is_grad_enabled())
+        (leaf * 2).sum().backward()
+        core.work()
+
+    clock.kind = "step"
+    clock.round(step, 1)
+    core.t += 1  # it is long since the core was quiet
+    with torch.no_grad():
+        clock.kind = "mm"
+        clock.round(core.work, 1)
+        assert not torch.is_grad_enabled()
+    assert len(followed) > 1 and all(followed)
+    assert [kind for (kind, _), seen in clock._lost.items() if seen] == ["step"]
+
+
 def test_quiet_rounds_count_and_without_any_the_middle_of_what_they_would_have_taken():
     found = timing._together([(3.0, 0.9, True), (2.0, 1.0, True), (1.5, 0.5, False)])
     assert dataclasses.astuple(found) == pytest.approx((2.0, 0.175, 2.0, 1.0, 1.5))

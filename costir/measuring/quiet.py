@@ -15,6 +15,7 @@ import os
 import statistics
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -37,6 +38,24 @@ MOST = 1.5  # of what a pulse takes longer: nothing loses more by a core that is
 TINY = 1e-5  # seconds: shorter calls are mostly the way to the operator, and are a kind of their own
 SHORT = 0.003  # seconds: longer timings are not made again while waiting
 FASTER = 50  # pulses that much shorter than what was taken for usual: it was not
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A round that was timed in a quiet moment.
+
+    Attributes:
+        kind: of what is timed.
+        function, loops: what was called, and how often.
+        seconds: what that took, at the usual speed.
+        grad: whether autograd followed it; it may not be so where it is called again.
+    """
+
+    kind: str
+    function: Run
+    loops: int
+    seconds: float
+    grad: bool
 
 
 class QuietClock(HostClock):
@@ -65,7 +84,7 @@ class QuietClock(HostClock):
         self._faster: list[float] = []
         self._moved, self._seen = False, -1.0
         self._before = self._after = 0.0  # pulses
-        self._quiet_one: tuple[Run, int, float] | None = None
+        self._sample: Sample | None = None
         self._lost: dict[tuple[str, bool], list[float]] = {}
         self.pulse = pulse or self._usual()
 
@@ -75,7 +94,7 @@ class QuietClock(HostClock):
         if not self.quiet:
             self.speed = 1 / self._longer(seconds / loops)
         elif seconds < SHORT:
-            self._quiet_one = (function, loops, seconds * self.speed)
+            self._sample = Sample(self.kind, function, loops, seconds * self.speed, torch.is_grad_enabled())
         return seconds
 
     host = round
@@ -107,7 +126,7 @@ class QuietClock(HostClock):
             if len(self._faster) >= FASTER:
                 self.pulse, self.shared, self.calm = statistics.median(self._faster), self.shared + self.calm, 0
                 self._faster, self._last = [], deque(maxlen=LAST)
-                self._quiet_one, self._lost = None, {}
+                self._sample, self._lost = None, {}
         if now <= SHARED * self.pulse:
             self._last.append(now)
             self._seen = perf_counter()
@@ -129,19 +148,20 @@ class QuietClock(HostClock):
 
     def _learn(self) -> None:
         """How much longer what was timed last takes in a shared moment, for what a pulse takes longer."""
-        if self._quiet_one is None:
+        sample = self._sample
+        if sample is None:
             return
-        function, loops, usual = self._quiet_one
-        known = self._lost.setdefault((self.kind, usual / loops < TINY), [])
+        known = self._lost.setdefault((sample.kind, sample.seconds / sample.loops < TINY), [])
         if len(known) >= ENOUGH:
             return
-        function()  # what it works on may have left the cache, and so may that of the next timing
-        self._moved = True
-        if self._quiet():
-            return
-        seconds = HOST.round(function, loops)
+        with torch.set_grad_enabled(sample.grad):
+            sample.function()  # what it works on may have left the cache, and so may that of the next timing
+            self._moved = True
+            if self._quiet():
+                return
+            seconds = HOST.round(sample.function, sample.loops)
         if not self._quiet():
-            known.append((seconds / usual - 1) / (self._share() - 1))
+            known.append((seconds / sample.seconds - 1) / (self._share() - 1))
 
     def _longer(self, seconds: float) -> float:
         """How many times as long as in a quiet moment a call of so many seconds took in this one."""

@@ -22,8 +22,11 @@ from costir.ops import registry  # noqa: F401
 from costir.trace import record_calls
 
 KERNELS = {k.name: k for k in kernels()}
-# Pools of memory, which are no operators; copies of what is made another shape first; and those read by sizes of another kind.
+# A mask is not looked at, nor what a recorder changes; pools of memory, which are no operators; copies of what is made another
+# shape first; and those read by sizes of another kind.
 OTHERS = (
+    "mixed",
+    "max_in_a_row",
     "streamed",
     "far_",
     "transposed",

@@ -111,7 +111,8 @@ def test_what_is_called_again_while_waiting_is_followed_by_autograd_as_it_was(mo
         clock.kind = "mm"
         clock.round(core.work, 1)
         assert not torch.is_grad_enabled()
-    assert len(followed) > 1 and all(followed)
+    assert len(followed) > 1
+    assert all(followed)
     assert [kind for (kind, _), seen in clock._lost.items() if seen] == ["step"]
 
 

@@ -156,11 +156,20 @@ class Estimator:
         python = min(empty, numbers.get("python", 0.0))
         empty -= python if r.inner else 0.0
         kernel = max(empty, kernel - max(0, len(found) - (not r.inner)) * python)  # as timed each was called from Python
+        kernel += self._guessed(r.unforeseen, found)
         around = (0.0 if r.inner else python) + (framework if call.phase != "forward" else 0.0)
         around -= numbers.get("optimizer_inside", 0.0) if call.phase == "optimizer" else 0.0
         cold = self._cold(r, found, kernel - empty, (), ()) if found else 0.0
         fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
+
+    def _guessed(self, unforeseen: float, found: Sequence[Lookup]) -> float:
+        """Seconds of the wrong branches where a mask's numbers cannot be foreseen; half of them cannot in a random one."""
+        if not unforeseen or "mixed" not in self.c.curves:
+            return 0.0
+        (n, *_) = found[0].sizes
+        random, regular = (self.c.curves[name].at(n) for name in ("mixed", "where"))
+        return min(1.0, 2 * unforeseen) * max(0.0, random - regular)
 
     def _apart(
         self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, lines: float, line: float

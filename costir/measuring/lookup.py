@@ -234,10 +234,12 @@ def _picked(curve: str) -> Rule:
     """Rows of a table, picked by numbers or written to them; what is written to is copied before, where it is not in place."""
 
     def rule(call: Call, strides: Strides) -> list[Lookup]:
-        index = [t for t in call.inputs[1:] if t.dtype.startswith("int")]
+        index, mask = ([t for t in call.inputs[1:] if t.dtype.startswith(kind)] for kind in ("int", "bool"))
         moved = call.outputs[0] if curve == "index" else call.inputs[-1]
         rows = max((numel(t) for t in index), default=1)
-        if not index:  # a mask, whose size says nothing about how many it picks
+        if mask and curve == "index":  # it becomes numbers first
+            return [Lookup("nonzero", (numel(mask[0]),)), Lookup(curve, rows_by(moved, math.prod(shape(moved)[1:])))]
+        if not index:
             return [Lookup(curve, (numel(moved), 1), alike=True)]
         return [Lookup(curve, (rows, max(1, numel(moved) / max(1, rows))))]
 
@@ -247,6 +249,22 @@ def _picked(curve: str) -> Rule:
 def _single(curve: str) -> Rule:
     """One number for each of an index."""
     return lambda call, strides: [Lookup(curve, (numel(call.inputs[1] if len(call.inputs) > 1 else call.inputs[0]),))]
+
+
+def _in_a_row(call: Call, strides: Strides) -> list[Lookup]:
+    return [Lookup("max_in_a_row", (numel(call.outputs[0]), math.prod(ints(call.args["kernel_size"]))))]
+
+
+def _transformed(call: Call, strides: Strides) -> list[Lookup]:
+    """Fourier transforms, one axis after the other; that of real numbers, or back to them, has half of the results."""
+    full = call.outputs[0] if call.name == "_fft_c2r" else call.inputs[0]
+    sizes, dims = shape(full), ints(call.args["dim"])
+    if not dims:
+        return [Lookup("clone", (numel(full),), alike=True)]
+    *others, last = dims
+    real = call.name != "_fft_c2c"
+    rest = [Lookup("fft", (numel(full) / sizes[d] / (2 if real else 1), sizes[d])) for d in others]
+    return [Lookup("fft_real" if real else "fft", rows_by(full, sizes[last])), *rest]
 
 
 def _bag(call: Call, strides: Strides) -> list[Lookup]:
@@ -299,6 +317,7 @@ _RULES: Mapping[str, Rule] = {
     "index": _picked("index"), "index_put": _picked("index_put"), "_index_put_impl": _picked("index_put"),
     "index_add": _picked("index_add"), "gather": _single("gather"), "scatter_add": _single("scatter_add"),
     "scatter": _single("scatter_add"), "scatter_reduce": _single("scatter_add"),
+    "nonzero": _single("nonzero"), "max_pool1d": _in_a_row, **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _transformed),
     "constant_pad_nd": _padded, "cumsum": _summed_up, "glu": _gated,
     "gelu": _gelu(False), "gelu_backward": _gelu(True), "pow": _power,
     "_safe_softmax": lambda c, s: [Lookup("safe_softmax", rows_of(c.outputs[0]))],
@@ -319,7 +338,8 @@ def of_type(x: Lookup, call: Call, rates: Mapping[str, float]) -> Lookup:
     if any(t.nnz is not None for t in call.inputs):
         return replace(x, alike=True)
     used = [t for t in (*call.outputs, *call.inputs) if t.dtype.startswith(("float", "bfloat", "complex"))]
-    if not used or all(t.dtype == "float32" for t in used) or x.curve == "convert":
+    own = ("float32", "complex64") if x.curve.startswith("fft") else ("float32",)
+    if not used or all(t.dtype in own for t in used) or x.curve == "convert":
         return x
     widest = max(used, key=lambda t: int(t.itemsize))
     key, products = _PARTS.get(widest.dtype, (rate_key(widest.dtype), 1))

@@ -20,6 +20,7 @@ MOST = 1 << 20  # numbers of rows: beyond, the time grows with the number
 PICKS, WIDTHS = (16, 1024, 16384), (1, 16, 128)  # rows of a table that are read or written, and numbers of each
 GROUPS, IN_A_GROUP = (4, 64), (64, 1024, 16384)
 OUTPUTS, WINDOWS = (64, 2048, 1 << 15, 1 << 18), (4, 9)  # of pooling: results, and what each is of
+IN_A_ROW = (2, 4)  # of pooling along one axis
 CHANNELS = 16  # of images that are pooled
 KEPT = 5  # largest of a row
 
@@ -39,6 +40,8 @@ _POINTWISE: dict[str, Make1] = {
     "smooth_l1": lambda x, y: lambda: F.smooth_l1_loss(x, y),
     "bce": lambda x, y: lambda: F.binary_cross_entropy_with_logits(x, y),
     "tril": lambda x, y: (lambda z: lambda: z.tril())(_square(x)),
+    "mixed": lambda x, y: (lambda m: lambda: torch.where(m, x, y))(torch.rand(len(x)) > 0.5),  # what no processor foresees
+    "nonzero": lambda x, y: (lambda m: lambda: torch.nonzero(m))(torch.arange(len(x)) % 128 > 64),
     "gather": lambda x, y: (lambda i: lambda: x.view(i.shape).gather(0, i))(_picks(x)),
     "scatter_add": lambda x, y: (lambda i: lambda: x.view(i.shape).scatter_add(0, i, y.view(i.shape)))(_picks(x)),
 }
@@ -63,6 +66,8 @@ _BY_ROWS: dict[str, Callable[[Tensor], Run]] = {
     "cumsum_rows": lambda x: lambda: x.cumsum(0),
     "sort": lambda x: lambda: x.sort(-1),
     "topk": lambda x: lambda: x.topk(KEPT, -1),
+    "fft": lambda x: (lambda z: lambda: aten._fft_c2c(z, [1], 0, True))(torch.complex(x, x)),
+    "fft_real": lambda x: lambda: aten._fft_r2c(x, [1], 0, True),
     "permuted": lambda x: (lambda y: lambda: y.contiguous())(rand(2, x.shape[1], x.shape[0] // 2).transpose(1, 2)),
 }
 
@@ -115,6 +120,13 @@ def _pooled(largest: bool, backward: bool) -> Make:
     return make
 
 
+def _in_a_row(outputs: int, window: int) -> Run:
+    """The largest of so many numbers on end, and of the next; without autograd torch keeps no indices of them."""
+    rows = max(1, outputs >> 6)
+    x = rand(1, rows, outputs // rows * window)
+    return lambda: torch.max_pool1d(x, window)
+
+
 def _larger(mode: str, backward: bool) -> Make:
     """Twice as large on both sides; the size is how many numbers there are then."""
     smooth = mode == "bilinear"
@@ -142,6 +154,7 @@ def seldom() -> list[Kernel]:
     found.append(Kernel("group_norm", {"rows": GROUPS, "columns": IN_A_GROUP}, _group_norm))
     found += [Kernel(f"{name}_window{end}", pooled, _pooled(name == "max", b)) for name in ("max", "avg") for end, b in BOTH]
     found += [Kernel(f"{mode}{end}", n, _larger(mode, b)) for mode in ("nearest", "bilinear") for end, b in BOTH]
+    found.append(Kernel("max_in_a_row", {"outputs": OUTPUTS, "window": IN_A_ROW}, _in_a_row))
     rules = (("index", _index), ("index_put", _index_put), ("index_add", _index_add))
     found += [Kernel(name, picked, make) for name, make in rules]
     return [replace(k, seldom=True) for k in found]

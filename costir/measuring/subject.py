@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -17,6 +17,7 @@ from costir import trace
 from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
+from costir.measuring.masks import BRANCHING, unforeseen
 from costir.measuring.reuse import Span, reuse
 from costir.measuring.timing import lines
 from costir.tracing.paths import paths
@@ -42,6 +43,7 @@ class Recorded:
         read, made: for each tensor operand and result, how many calls ago its memory was touched; 0 for what has none.
         inner: torch itself calls it: a part of a larger function, or the backward engine. Others come from Python.
         begins: the backward engine has come to another node.
+        unforeseen: the share of a mask's numbers at which a processor takes the wrong branch (`masks.unforeseen`).
     """
 
     call: Call
@@ -56,6 +58,7 @@ class Recorded:
     made: tuple[int, ...] = ()
     inner: bool = False
     begins: bool = False
+    unforeseen: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -211,11 +214,11 @@ class _Runs:
         out = []
         inner = _inner(ops, seen.places)
         for i, (event, x) in enumerate(zip(seen.events, found, strict=True)):
-            call = trace.concrete(event)
+            call = _unwatched(trace.concrete(event), seen.tracked[i])
             strides = tuple(seen.strides.get(t.ref, ()) for t in call.inputs)
             begins = seen.nodes[i] not in (NO_NODE, seen.nodes[i - 1] if i else NO_NODE)
             out.append(Recorded(call, strides, x.reads, x.writes, seen.tracked[i], x.since, x.others, x.moved, x.read, x.made,
-                                inner[i], begins))  # fmt: skip
+                                inner[i], begins, seen.masks[i]))  # fmt: skip
         return out
 
     def _recorded(self, world: Any) -> _RealRecorder:
@@ -246,6 +249,7 @@ class _RealRecorder(Recorder):
         self.spans: list[tuple[list[Span], list[Span]]] = []  # of every call's operands and results
         self.places: list[Place] = []
         self.nodes: list[int] = []  # of the backward engine
+        self.masks: list[float] = []
 
     def kinds(self) -> list[tuple[str, int, int]]:
         """What a step does, its sizes left open: every call's operator, and how many tensors it takes and gives."""
@@ -264,11 +268,31 @@ class _RealRecorder(Recorder):
         made = [_span(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         place = _place() if len(self.events) > before else (0, 0)
         node = _node() if self.scope.phase == "backward" else NO_NODE
+        mask = _mask(op, args)
         for _ in range(len(self.events) - before):
             self.tracked.append(torch.is_grad_enabled() and self.scope.phase == "forward")
             self.spans.append((spans, made))
             self.places.append(place)
             self.nodes.append(node)
+            self.masks.append(mask)
+
+
+def _mask(op: str, args: Mapping[str, Any]) -> float:
+    """What an operator that goes by a mask cannot foresee of it."""
+    if op.split(".")[1].rstrip("_") not in BRANCHING:
+        return 0.0
+    masks = [t for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor) and t.dtype is torch.bool]
+    return max(map(unforeseen, masks), default=0.0)
+
+
+def _unwatched(call: Call, tracked: bool) -> Call:
+    """What torch runs where no recorder looks on: without autograd, a largest number along one axis has a kernel of its own."""
+    one_axis = (
+        call.op == "aten.max_pool2d_with_indices.default" and call.inputs[0].shape[-2] == call.args["kernel_size"][0] == 1
+    )
+    if tracked or not one_axis:
+        return call
+    return replace(call, op="aten.max_pool1d.default", outputs=call.outputs[:1])
 
 
 def _node() -> int:

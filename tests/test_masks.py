@@ -1,0 +1,109 @@
+"""Masks whose numbers a processor cannot guess, and operators that torch runs another way where no recorder looks on."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+from calibrations import made_up
+from torch import nn
+
+from costir.cost import cost_of
+from costir.load.subject import family_of
+from costir.measuring.estimate import Estimator
+from costir.measuring.lookup import lookups
+from costir.measuring.masks import HISTORY, unforeseen
+from costir.measuring.profile import events
+from costir.measuring.subject import subject
+
+
+def guessed(numbers):
+    """The share of wrong guesses of a two-bit counter for each history: what a processor's predictor does at the least."""
+    counters, wrong = {}, 0
+    for i in range(HISTORY, len(numbers)):
+        before = tuple(numbers[i - HISTORY : i])
+        state = counters.get(before, 2)
+        wrong += (state >= 2) != bool(numbers[i])
+        counters[before] = min(3, state + 1) if numbers[i] else max(0, state - 1)
+    return wrong / (len(numbers) - HISTORY)
+
+
+def coins(share, n=16000):
+    rng = random.Random(0)
+    return [rng.random() < share for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [i % 2 > 0 for i in range(16000)],
+        [i % 128 > 64 for i in range(16000)],
+        [i % 120 > i // 120 for i in range(14400)],  # a triangle
+        coins(0.5),
+        coins(0.1),
+        coins(0.99),
+        [a for a in coins(0.5, 4000) for _ in range(4)],
+    ],
+)
+def test_as_often_as_a_predictor_of_branches_is_wrong(numbers):
+    """Against a predictor that goes through them one by one."""
+    assert unforeseen(torch.tensor(numbers)) == pytest.approx(guessed(numbers), rel=0.25, abs=0.02)
+
+
+def test_a_short_mask_has_nothing_to_guess_by():
+    assert unforeseen(torch.tensor(True)) == 0
+    assert unforeseen(torch.rand(HISTORY) > 0.5) == 0
+
+
+def test_a_mask_that_is_repeated_is_looked_at_as_it_is_gone_through():
+    """Expanded, it has no memory of its own."""
+    row = torch.rand(500) > 0.5
+    assert unforeseen(row[:, None].expand(500, 64)) < 0.05
+    assert unforeseen(row.expand(64, 500)) > 0.3
+
+
+def test_wrong_branches_take_their_share_of_what_a_random_mask_does():
+    """On a machine where a choice takes 3 ns more for each number of a random mask."""
+    c = made_up()
+    regular = c.curves["where"]
+    mixed = dataclasses.replace(c.curves["mixed"], seconds=tuple(regular.at(n) + 3e-9 * n for n in c.curves["mixed"].grid[0]))
+    e = Estimator(c.changed({"mixed": mixed}, {}))
+
+    class Choice(nn.Module):
+        def __init__(self, mask):
+            super().__init__()
+            self.register_buffer("mask", mask)
+
+        def forward(self, x):
+            return torch.where(self.mask, x, 0.0)
+
+    def kernel(mask):
+        model = subject(family_of(lambda: (Choice(mask), (torch.rand(len(mask)),), {}), {}), {}, "forward")
+        (r,) = (r for r in model.record() if r.call.name == "where")
+        return e.of(r).kernel
+
+    n = 1 << 15
+    plain, coin = kernel(torch.arange(n) % 2 > 0), kernel(torch.tensor(coins(0.5, n)))
+    assert plain == pytest.approx(regular.at(n))
+    assert coin - plain == pytest.approx(3e-9 * n, rel=0.1)
+    assert kernel(torch.tensor(coins(0.1, n))) - plain == pytest.approx(0.2 * 3e-9 * n, rel=0.2)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_pooling_along_one_axis_is_recorded_as_it_runs(phase):
+    """The recorder sees another operator than the profiler, which does not change what torch runs."""
+
+    def model():
+        return nn.Sequential(nn.Conv1d(1, 4, 3), nn.MaxPool1d(2)), (torch.rand(2, 1, 32),), {}
+
+    found = subject(family_of(model, {}), {}, phase)
+    pooled = [r.call for r in found.record() if "pool" in r.call.name and r.call.phase == "forward"]
+    seen = {e.name.removeprefix("aten::") for e in events(found.step)}
+    assert [c.name for c in pooled] == ["max_pool1d" if phase == "forward" else "max_pool2d_with_indices"]
+    assert len(pooled[0].outputs) == (1 if phase == "forward" else 2)
+    assert pooled[0].name in seen
+    (read,) = lookups(pooled[0], (), cost_of(pooled[0])[0])
+    curve = "max_in_a_row" if phase == "forward" else "max_window"
+    assert (read.curve, read.sizes) == (curve, (2 * 4 * 15, 2))

@@ -26,6 +26,9 @@ KERNELS = {k.name: k for k in kernels()}
 # shape first; and those read by sizes of another kind.
 OTHERS = (
     "mixed",
+    "sqrt_apart",
+    "log_apart",
+    "exp_apart",
     "max_in_a_row",
     "streamed",
     "far_",
@@ -139,6 +142,8 @@ def test_torch_computes_some_powers_without_a_power(exponent, curve):
     [
         (nn.Conv2d(3, 8, 7, 2, 3), 3, Lookup("conv3_strided", (4, 3 * 49 / 9, 8))),
         (nn.Conv2d(6, 8, (1, 3), 1, (0, 1)), 6, Lookup("conv3", (8, 6, 8), 3 / 9)),
+        (nn.Conv2d(16, 32, (3, 1), 1, (1, 0)), 16, Lookup("conv3", (8, 16, 32), 3 / 9)),
+        (nn.Conv2d(3, 16, 3, 1, 1), 3, Lookup("conv3", (8, 3, 16))),
         (nn.Conv2d(6, 8, 1), 6, Lookup("conv1", (8, 6, 8))),
         (nn.ConvTranspose2d(6, 8, 4, 2, 1), 6, Lookup("enlarged", (8, 6, 8))),
         (nn.ConvTranspose2d(6, 8, 2, 2), 6, Lookup("enlarged", (8, 6, 8 * 4 / 16), alike=True)),
@@ -155,6 +160,19 @@ def test_a_convolution_is_read_at_as_much_work(layer, channels, found):
     side, inside, outside = found.sizes
     places = {"conv1": 1, "enlarged": 16}.get(found.curve, 9)
     assert float(cost.matmul) == pytest.approx(2 * side**2 * inside * outside * places * found.times)
+
+
+@pytest.mark.parametrize(("kernel", "larger", "times"), [(3, 1, 1), (2, 1, 2 / 3), (9, 3, 1)])
+def test_a_convolution_along_one_axis_has_a_curve_of_its_own(kernel, larger, times):
+    """By its places, whatever batch they come from."""
+    layer, x = nn.Conv1d(5, 7, kernel), torch.rand(2, 5, 20)
+    call = list(record_calls(layer, x))[-1]
+    cost = cost_of(call)[0]
+    (read,) = lookups(call, (), cost)
+    places = 2 * (20 - kernel + 1)
+    assert read.curve == "conv_line"
+    assert (*read.sizes, read.times) == pytest.approx((places, 5 * larger, 7, times))
+    assert float(cost.matmul) == pytest.approx(2 * 3 * math.prod(read.sizes) * times)
 
 
 @pytest.mark.parametrize(

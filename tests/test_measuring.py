@@ -29,6 +29,7 @@ from costir.measuring.estimate import bandwidth, fastest
 from costir.measuring.kernel import Kernel
 from costir.measuring.kernels import kernels
 from costir.measuring.knee import crossing
+from costir.measuring.lookup import VIEWS
 from costir.measuring.pace import Pace, pace
 from costir.measuring.profile import Event, _matched, in_place
 from costir.measuring.subject import subject
@@ -195,6 +196,32 @@ def test_calls_are_matched_with_the_events_that_are_theirs():
     assert _matched(many, [("aten::no",)] * 10 + [("aten::mm",)])[-1] == 1
     inside = [Event("aten::layer", 0, 500), *many[1:]]
     assert _matched(inside, [("aten::layer",), ("aten::mm",)]) == [500, 1]
+
+
+def test_a_copy_inside_of_the_operator_that_comes_after_it_shifts_nothing():
+    """Autograd's `mul_` keeps a copy of what it overwrites: the copy is recorded first, and lies in it; twice the same."""
+    events = [
+        Event(f"aten::{name}", t + at, t + end)
+        for t in (0, 20)
+        for name, at, end in (("mul_", 0, 9), ("clone", 2, 6), ("copy_", 3, 5), ("add", 10, 11))
+    ]
+    calls = [("aten::clone",), ("aten::mul_",), ("aten::add",)] * 2
+    assert _matched(events, calls) == [4, 5, 1, 4, 5, 1]
+    nested = [Event("aten::a", 0, 10), Event("aten::b", 1, 8), Event("aten::c", 2, 5)]
+    assert _matched(nested, [("aten::c",), ("aten::b",), ("aten::a",)]) == [3, 4, 3]
+
+
+def test_a_recurrent_layer_in_training_is_matched_step_by_step():
+    """All of its steps are alike, and so are the events of each operator: none is taken from another phase."""
+
+    def model():
+        return torch.nn.GRU(8, 8), (torch.rand(12, 2, 8),), {}
+
+    found = subject(family_of(model, {}), {}, "train")
+    calls = found.record()
+    seconds = in_place(found.step, calls, 1)
+    missing = [r.call.name for r, s in zip(calls, seconds, strict=True) if s is None and r.call.name not in VIEWS]
+    assert not missing
 
 
 def test_a_sum_that_really_runs_in_place_is_found():

@@ -54,6 +54,7 @@ ALL = 57.0  # seconds that it may take where nobody asked for more patience
 LEAST = 0.3  # seconds that each stage may wait
 FIRST = 1.0  # and the first kernel, which tells what a call takes, before all others
 STAGES = {"losses": 14.0, "rates": 7.0, "overheads": 4.0}  # seconds from the beginning of each to the end
+VECTORS = {"AVX512": 16.0, "AVX2": 8.0}  # numbers of float32
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
@@ -143,7 +144,7 @@ def calibrate(
             clock.patience = stage("overheads")
             curves |= _far_again(c, curves, every)
             c.progress("overheads", 0.95)
-            numbers |= {**overheads(clock), "fresh": _fresh(clock), "products": products}
+            numbers |= {**overheads(clock), "fresh": _fresh(clock), "products": products, "vector": _vector()}
             curves |= _far_again(c, curves, every)
             numbers["away"] = max(0.0, 1 - (time.thread_time() - had) / (time.perf_counter() - began))  # others had the core
     finally:
@@ -264,6 +265,11 @@ def _fresh(clock: HostClock) -> float:
     # Medians: the system has large pages at hand only now and then, and the best of several would be such a moment.
     fresh, again = (one_by_one(f, 9, clock=clock) for f in (lambda: torch.empty(n).fill_(1.0), lambda: used.fill_(1.0)))
     return max(0.0, fresh - again) / FRESH_PAGES
+
+
+def _vector() -> float:
+    """How many numbers of float32 a vector of this processor has."""
+    return VECTORS.get(torch.backends.cpu.get_cpu_capability(), 1.0)
 
 
 def _envelope(found: Iterator[tuple[int, float]]) -> dict[int, float]:

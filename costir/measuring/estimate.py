@@ -150,26 +150,41 @@ class Estimator:
         found = lookups(call, r.strides, cost or cost_of(call, Conventions())[0])
         found = [x if x.curve in self.c.curves else Lookup("unary", x.sizes[:1], x.times, True) for x in found]
         found = [of_type(x, call, self.matrices if x.curve.startswith(MATRICES) else self.rates) for x in found]
+        found = [self._filled(x) for x in found]
         least = [self.seconds(x) for x in found if x.times > 0]
         empty = min(self.c.curves["unary"].at(16), *least) if least else numbers["view"]
         kernel = sum(self.seconds(x) for x in found) if found else empty
         python = min(empty, numbers.get("python", 0.0))
         empty -= python if r.inner else 0.0
         kernel = max(empty, kernel - max(0, len(found) - (not r.inner)) * python)  # as timed each was called from Python
-        kernel += self._guessed(r.unforeseen, found)
+        kernel += self._by_contents(r, found)
         around = (0.0 if r.inner else python) + (framework if call.phase != "forward" else 0.0)
         around -= numbers.get("optimizer_inside", 0.0) if call.phase == "optimizer" else 0.0
         cold = self._cold(r, found, kernel - empty, (), ()) if found else 0.0
         fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
-    def _guessed(self, unforeseen: float, found: Sequence[Lookup]) -> float:
-        """Seconds of the wrong branches where a mask's numbers cannot be foreseen; half of them cannot in a random one."""
-        if not unforeseen or "mixed" not in self.c.curves:
+    def _filled(self, x: Lookup) -> Lookup:
+        """At as many channels as fill whole vectors of this machine."""
+        vector = self.c.numbers.get("vector", 1.0)
+        more = [math.ceil(n / vector) * vector / n if n else 1.0 for n in x.channels]
+        others = len(x.sizes) - len(more)
+        return replace(x, sizes=(*x.sizes[:others], *(s * m for s, m in zip(x.sizes[others:], more, strict=True))))
+
+    def _by_contents(self, r: Recorded, found: Sequence[Lookup]) -> float:
+        """Seconds that the numbers of a call's operands take longer than those that were timed.
+
+        Of a random mask half of the numbers cannot be foreseen.
+        """
+        if not found or not (r.unforeseen or r.exceptional):
             return 0.0
-        (n, *_) = found[0].sizes
-        random, regular = (self.c.curves[name].at(n) for name in ("mixed", "where"))
-        return min(1.0, 2 * unforeseen) * max(0.0, random - regular)
+        curves, (n, *_), name = self.c.curves, found[0].sizes, found[0].curve
+        pairs = (("mixed", "where", min(1.0, 2 * r.unforeseen)), (f"{name}_apart", name, r.exceptional))
+        return sum(
+            share * max(0.0, curves[other].at(n) - curves[usual].at(n))
+            for other, usual, share in pairs
+            if share and other in curves
+        )
 
     def _apart(
         self, r: Recorded, alone: Estimate, kinds: Mapping[str, str], pause: _Pause, lines: float, line: float

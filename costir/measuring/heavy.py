@@ -81,6 +81,19 @@ def _conv(kernel: int, backward: bool, stride: int = 1) -> Make:
     return make
 
 
+def _line(backward: bool) -> Make:
+    """3 along one axis of a batch of 4."""
+
+    def make(places: int, inside: int, outside: int) -> Run:
+        x, w = rand(4, inside, places // 4), rand(outside, inside, 3)
+        if not backward:
+            return lambda: F.conv1d(x, w, None, 1, 1)
+        g, wanted = rand(4, outside, places // 4), [True, True, False]
+        return lambda: aten.convolution_backward(g, x, w, None, [1], [1], [1], False, [0], 1, wanted)
+
+    return make
+
+
 def _grouped(backward: bool) -> Make:
     """3 x 3 in groups, each from `width` channels to as many."""
 
@@ -125,6 +138,15 @@ def _rnn(gates: int) -> Make:
     return make
 
 
+def _lstm_backward(steps: int, batch: int, width: int) -> Run:
+    """Of one layer, for its input and its weights; oneDNN has none for a GRU."""
+    layer, x = torch.nn.LSTM(width, width), rand(steps, batch, width).requires_grad_()
+    with torch.enable_grad():
+        y, _ = layer(x)
+    wanted, g = [x, *layer.parameters()], torch.ones_like(y)
+    return lambda: torch.autograd.grad(y, wanted, g, retain_graph=True)
+
+
 def _batch_norm(training: bool) -> Make:
     def make(channels: int, side: int) -> Run:
         x, w = rand(1, channels, side, side), torch.ones(channels)
@@ -146,7 +168,7 @@ def products() -> list[Kernel]:
     small = {"m": (1, 4, 16, 64, 256), "n": (16, 64, 256), "k": (16, 64, 256)}
     edges = dict.fromkeys("mnk", EDGES)
     rows, heads = {**edges, "m": LONG}, {"heads": (4, 32), "length": (32, 128, 512), "width": (16, 64, 128)}
-    batched = {"b": BATCHES, **small}
+    batched = {"b": BATCHES, **small, "n": (1, 16, 64, 256), "k": (4, 16, 64, 256)}
     return [
         *(Kernel(f"mm_{layout}", rows, _mm(layout), LARGEST, _multiplied) for layout in ("nn", "nt")),
         Kernel("mm_tn", {**edges, "k": LONG}, _mm("tn"), LARGEST, _multiplied),
@@ -176,6 +198,13 @@ def _in_groups(backward: bool) -> Callable[..., int]:
     return flops
 
 
+def _along(backward: bool) -> Callable[..., int]:
+    def flops(places: int, **channels: int) -> int:
+        return (4 if backward else 2) * 3 * places * math.prod(channels.values())
+
+    return flops
+
+
 def _stepped(gates: int) -> Callable[..., int]:
     """FLOPs of a recurrent layer, whose input is as wide as its state."""
 
@@ -195,6 +224,7 @@ def convolutions() -> list[Kernel]:
     grouped = {"side": (4, 14, 56), "width": (8, 16, 32), "groups": (4, 16)}
     halves = {**grouped, "width": (4, 12, 20)}  # channels of a group that fill half a block of the library's at the end
     ragged = {**grouped, "width": (6, 18)}  # those that fill less, or more
+    line = {"places": (64, 512, 2048, 1 << 14), "inside": (4, 16, 64, 256), "outside": (16, 64, 256)}
     each = {"side": (4, 14, 32, 96), "channels": (16, 64, 256), "width": (3, 5, 7)}
     return [
         *(
@@ -211,6 +241,7 @@ def convolutions() -> list[Kernel]:
                     Kernel(f"{name}{suffix}", sizes, _grouped(b), flops=_in_groups(b))
                     for name, sizes in (("grouped", grouped), ("halves", halves), ("ragged", ragged))
                 ),
+                Kernel(f"conv_line{suffix}", line, _line(b), WIDE, _along(b)),
                 Kernel(f"depthwise{suffix}", each, _depthwise(b)),
                 Kernel(f"enlarged{suffix}", enlarged, _enlarged(b), flops=_slid(4, b)),
             )
@@ -224,6 +255,7 @@ def images() -> list[Kernel]:
     sides = {"channels": (16, 64, 256), "side": (4, 14, 32, 112)}
     return [
         *(Kernel(name, steps, _rnn(g), flops=_stepped(g)) for name, g in (("lstm", 4), ("gru", 3))),
+        Kernel("lstm_backward", {**steps, "batch": (1, 8), "width": (32, 128, 512)}, _lstm_backward),
         Kernel("batch_norm", sides, _batch_norm(False)),
         Kernel("batch_norm_training", sides, _batch_norm(True)),
         Kernel("batch_norm_backward", sides, _batch_norm_backward),

@@ -46,7 +46,7 @@ _SAME = {
     "hardswish_backward": "hardswish_backward", "expm1": "exp", "log1p": "log1p", "elu": "elu", "elu_backward": "elu_backward",
     "softplus": "softplus", "mish": "mish", "exp2": "exp", "log2": "log", "tan": "sin", "atan": "atan",
     "remainder": "remainder", "fmod": "remainder", "xlogy": "xlogy", "log_sigmoid_forward": "log_sigmoid",
-    "hardsigmoid": "relu",
+    "hardsigmoid": "relu", "repeat": "repeat", "_prelu_kernel": "prelu", "_prelu_kernel_backward": "prelu_backward",
     "native_dropout_backward": "binary", "bernoulli": "bernoulli", "neg": "neg",
     "abs": "neg", "sgn": "neg", "sign": "neg", "tril": "tril", "triu": "tril", "upsample_nearest2d": "nearest",
     "upsample_nearest1d": "nearest", "upsample_nearest3d": "nearest", "upsample_bilinear2d": "bilinear",
@@ -76,7 +76,7 @@ _ROWS = {
 }  # fmt: skip
 _OUTPUT_ROWS = frozenset(("im2col", "pixel_shuffle", "pixel_unshuffle"))  # their results' rows, not their operands'
 _COPIES = frozenset((
-    "clone", "copy", "contiguous", "_to_copy", "repeat", "roll", "flip", "index_select",
+    "clone", "copy", "contiguous", "_to_copy", "roll", "flip", "index_select",
 ))  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _copy(call: Call, strides: Strides, inplace: bool, n: int) -> Lookup:
 def _embedding_backward(call: Call, strides: Strides) -> list[Lookup]:
     rows = rows_of(call.inputs[0])
     table = numel(call.outputs[0])
-    return [Lookup("embedding_backward", rows), Lookup("fill_", (max(1, table - 1024 * rows[1]),))]
+    return [Lookup("embedding_backward", rows), Lookup("fill_", (max(1, table - PICKED * rows[1]),))]
 
 
 def _cat(call: Call, strides: Strides) -> list[Lookup]:
@@ -268,7 +268,15 @@ def _transformed(call: Call, strides: Strides) -> list[Lookup]:
 
 
 def _bag(call: Call, strides: Strides) -> list[Lookup]:
-    return [Lookup("embedding", (numel(call.inputs[1]), rows_of(call.inputs[0])[1]), alike=True)]
+    mode = int(call.args.get("mode", 0))  # sums, means, largest
+    return [Lookup("bag_mean" if mode else "bag", (numel(call.inputs[1]), rows_of(call.inputs[0])[1]), alike=mode > 1)]
+
+
+def _bag_backward(call: Call, strides: Strides) -> list[Lookup]:
+    """As that of picked rows."""
+    (_, columns), table, picked = rows_of(call.inputs[0]), numel(call.outputs[0]), numel(call.inputs[1])
+    zeros = Lookup("fill_", (max(1, table - PICKED * columns),))
+    return [Lookup("embedding_backward", (picked, columns), alike=True), zeros]
 
 
 def _padded(call: Call, strides: Strides) -> list[Lookup]:
@@ -309,7 +317,8 @@ def _power(call: Call, strides: Strides) -> list[Lookup]:
 _RULES: Mapping[str, Rule] = {
     **HEAVY_RULES,
     "embedding": lambda c, s: [Lookup("embedding", rows_of(c.outputs[0]))], "embedding_dense_backward": _embedding_backward,
-    "_embedding_bag": _bag, "_embedding_bag_forward_only": _bag, "cat": _cat, "stack": _cat,
+    "_embedding_bag": _bag, "_embedding_bag_forward_only": _bag,
+    **dict.fromkeys(("_embedding_bag_backward", "_embedding_bag_dense_backward"), _bag_backward), "cat": _cat, "stack": _cat,
     **{f"{kind}{rank}d_with_indices{end}": _pooling(f"max_window{end}")
        for kind in ("max_pool", "adaptive_max_pool") for rank in (2, 3) for end in ("", "_backward")},
     **{f"{kind}{rank}d{end}": _pooling(f"avg_window{end}")

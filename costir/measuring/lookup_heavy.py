@@ -10,6 +10,7 @@ from costir.ir import Call
 from costir.measuring.lookup_parts import Lookup, Rule, Strides, ints, rows_of, shape
 
 BLOCK = 8  # channels
+FEW_CHANNELS = 4  # of an image: they are packed together
 STEPS = (8, 64)  # of recurrent layers, that are timed
 BATCHES = (4, 32, 256)  # of batched products, that are timed; fewer are so many products one after the other
 ENLARGED = 16  # places of the window of the transposed convolution that is timed
@@ -79,11 +80,17 @@ def _convolution(backward: bool) -> Rule:
             curve = "grouped" if rest == BLOCK else "halves" if rest == BLOCK // 2 else "ragged"
             return [Lookup(curve + suffix, (side, math.sqrt(w[1] * out[1] / groups), groups), kernel / 9)]
         steps = ints(call.args.get("stride", 1))
+        if max(steps) == 1 and kernel > 1 and math.prod(x[2:-1]) == 1:  # along one axis
+            larger = kernel / 3
+            sizes = (side**2, w[1] * max(1.0, larger), out[1])
+            return [Lookup("conv_line" + suffix, sizes, min(1.0, larger) * once)]
         strided = "_strided" if max(steps) != 1 else ""
         base = 1 if kernel == 1 else 3
         # Channels and places of a window are one sum: a larger window of fewer channels is as much work, as well done.
         larger = kernel / base**2
-        return [Lookup(f"conv{base}{strided}{suffix}", (side, w[1] * max(1.0, larger), out[1]), min(1.0, larger) * once)]
+        sizes = (side, w[1] * max(1.0, larger), out[1])
+        channels = (w[1] if w[1] > FEW_CHANNELS else 0, out[1]) if kernel > 1 else ()
+        return [Lookup(f"conv{base}{strided}{suffix}", sizes, min(1.0, larger) * once, channels=channels)]
 
     return rule
 
@@ -155,12 +162,19 @@ def _encoder_layer(call: Call, strides: Strides) -> list[Lookup]:
     ]  # fmt: skip
 
 
-def _recurrent(call: Call, strides: Strides) -> list[Lookup]:
+def _recurrent(backward: bool) -> Rule:
+    def rule(call: Call, strides: Strides) -> list[Lookup]:
+        return _layer(call, "_backward" if backward else "")
+
+    return rule
+
+
+def _layer(call: Call, suffix: str) -> list[Lookup]:
     """oneDNN's layer: input [steps, batch, width], weights [gates*hidden, ...]."""
     steps, batch, width = (*shape(call.inputs[0]), 1, 1)[:3]
     hidden = shape(call.inputs[2])[-1] if len(call.inputs) > 2 else width
     gates = max(1, round(shape(call.inputs[1])[0] / max(hidden, 1))) if len(call.inputs) > 1 else 4
-    curve, rest = "gru" if gates == 3 else "lstm", (batch, math.sqrt((width + hidden) / 2 * hidden))
+    curve, rest = ("gru" if gates == 3 else "lstm") + suffix, (batch, math.sqrt((width + hidden) / 2 * hidden))
     few, many = STEPS
     share = (steps - few) / (many - few)  # a step takes as long as any other
     return [Lookup(curve, (few, *rest), 1 - share), Lookup(curve, (many, *rest), share)]
@@ -176,7 +190,7 @@ HEAVY_RULES: Mapping[str, Rule] = {
     "native_batch_norm_backward": _image("batch_norm_backward"), "native_group_norm": _group_norm("group_norm", 0),
     "native_group_norm_backward": _group_norm("layer_norm_backward", 1),
     "_transformer_encoder_layer_fwd": _encoder_layer, "_native_multi_head_attention": _attention_layer,
-    "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer": _recurrent(False), "mkldnn_rnn_layer_backward": _recurrent(True),
 }  # fmt: skip
 
 

@@ -13,12 +13,21 @@ Strides = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A curve, the sizes to read it at, and how many times it runs; `alike` where another operator stands in."""
+    """Where to read a time.
+
+    Attributes:
+        curve, sizes: which one, and where.
+        times: how many times it runs.
+        alike: another operator stands in.
+        channels: of a convolution, those that the last sizes come from: they fill whole vectors, and what is left over of the
+            last one is computed, too; 0 for those that do not.
+    """
 
     curve: str
     sizes: tuple[float, ...]
     times: float = 1.0
     alike: bool = False
+    channels: tuple[int, ...] = ()
 
 
 Rule = Callable[[Call, Strides], list[Lookup]]

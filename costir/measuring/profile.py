@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,26 +94,53 @@ def events(step: Callable[[], Any]) -> list[Event]:
 
 
 def _matched(seen: Sequence[Event], names: Sequence[tuple[str, ...]]) -> list[float | None]:
-    """For each call in turn, the next event of one of its names that lies in no event matched before.
+    """The seconds of every call in turn: of the next event of one of its names that lies in no event matched before.
 
-    The further back the last match, the further ahead it is looked for.
+    Or of one around the last match: what an operator overwrites, autograd copies inside of it before it comes to its work. What
+    was matched inside an event is no part of its seconds. The further back the last match, the further ahead is looked.
     """
     places: dict[str, list[int]] = {}
     for i, e in enumerate(seen):
         places.setdefault(e.name, []).append(i)
-    starts = [e.start for e in seen]
+    starts, outer = [e.start for e in seen], _outer(seen)
+    seconds: dict[int, float] = {}  # of matched events
+    within: dict[int, float] = {}  # what was matched in others
     out: list[float | None] = []
-    here, missed = 0, 0
+    here, missed, last = 0, 0, -1
     for call in names:
         if not call:
             out.append(None)
             continue
         missed += 1
-        known = [k[i] for k in (places.get(n, []) for n in call) if (i := bisect.bisect_left(k, here)) < len(k)]
-        if not known or min(known) > here + missed * AHEAD:
+        known = [i for i in _around(last, outer) if seen[i].name in call and i not in seconds][:1]
+        if not known:
+            ahead = [k[i] for k in (places.get(n, []) for n in call) if (i := bisect.bisect_left(k, here)) < len(k)]
+            known = [i for i in ahead if i <= here + missed * AHEAD]
+        if not known:
             out.append(None)
             continue
-        found = seen[min(known)]
-        out.append(found.end - found.start)
-        here, missed = bisect.bisect_left(starts, found.end, min(known) + 1), 0
+        last = min(known)
+        found = seen[last]
+        seconds[last] = found.end - found.start - within.get(last, 0.0)
+        out.append(seconds[last])
+        for i in _around(last, outer):
+            within[i] = within.get(i, 0.0) + seconds[last]
+        here, missed = bisect.bisect_left(starts, found.end, last + 1), 0
     return out
+
+
+def _outer(seen: Sequence[Event]) -> list[int]:
+    """For every event the innermost one that it lies in; -1 where there is none."""
+    out, stack = [], [-1]
+    for i, e in enumerate(seen):
+        while len(stack) > 1 and seen[stack[-1]].end <= e.start:
+            stack.pop()
+        out.append(stack[-1])
+        stack.append(i)
+    return out
+
+
+def _around(i: int, outer: Sequence[int]) -> Iterator[int]:
+    """The events that one lies in, from the innermost on."""
+    while i != -1 and (i := outer[i]) != -1:
+        yield i

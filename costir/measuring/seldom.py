@@ -41,6 +41,12 @@ _POINTWISE: dict[str, Make1] = {
     "bce": lambda x, y: lambda: F.binary_cross_entropy_with_logits(x, y),
     "tril": lambda x, y: (lambda z: lambda: z.tril())(_square(x)),
     "mixed": lambda x, y: (lambda m: lambda: torch.where(m, x, y))(torch.rand(len(x)) > 0.5),  # what no processor foresees
+    "sqrt_apart": lambda x, y: (lambda z: lambda: torch.sqrt(z))(torch.zeros_like(x)),
+    "log_apart": lambda x, y: (lambda z: lambda: torch.log(z))(torch.zeros_like(x)),
+    "exp_apart": lambda x, y: (lambda z: lambda: torch.exp(z))(x - 200),
+    "repeat": lambda x, y: (lambda z: lambda: z.repeat(2))(x[: len(x) // 2]),
+    "prelu": lambda x, y: (lambda w: lambda: aten._prelu_kernel(x, w))(torch.tensor([0.2])),
+    "prelu_backward": lambda x, y: (lambda w: lambda: aten._prelu_kernel_backward(x, y, w))(torch.tensor([0.2])),
     "nonzero": lambda x, y: (lambda m: lambda: torch.nonzero(m))(torch.arange(len(x)) % 128 > 64),
     "gather": lambda x, y: (lambda i: lambda: x.view(i.shape).gather(0, i))(_picks(x)),
     "scatter_add": lambda x, y: (lambda i: lambda: x.view(i.shape).scatter_add(0, i, y.view(i.shape)))(_picks(x)),
@@ -95,6 +101,16 @@ def _index_put(picked: int, columns: int) -> Run:
 def _index_add(picked: int, columns: int) -> Run:
     table, i, x = rand(PICKED, columns), torch.randint(0, PICKED, (picked,)), rand(picked, columns)
     return lambda: table.index_add(0, i, x)
+
+
+def _bag(mode: int) -> Make:
+    """Of four rows each."""
+
+    def make(picked: int, columns: int) -> Run:
+        table, i, begins = rand(PICKED, columns), torch.randint(0, PICKED, (picked,)), torch.arange(0, picked, 4)
+        return lambda: aten._embedding_bag(table, i, begins, False, mode)
+
+    return make
 
 
 def _image(outputs: int) -> Tensor:
@@ -155,7 +171,7 @@ def seldom() -> list[Kernel]:
     found += [Kernel(f"{name}_window{end}", pooled, _pooled(name == "max", b)) for name in ("max", "avg") for end, b in BOTH]
     found += [Kernel(f"{mode}{end}", n, _larger(mode, b)) for mode in ("nearest", "bilinear") for end, b in BOTH]
     found.append(Kernel("max_in_a_row", {"outputs": OUTPUTS, "window": IN_A_ROW}, _in_a_row))
-    rules = (("index", _index), ("index_put", _index_put), ("index_add", _index_add))
+    rules = (("index", _index), ("index_put", _index_put), ("index_add", _index_add), ("bag", _bag(0)), ("bag_mean", _bag(1)))
     found += [Kernel(name, picked, make) for name, make in rules]
     return [replace(k, seldom=True) for k in found]
 

@@ -17,7 +17,7 @@ from costir import trace
 from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
-from costir.measuring.masks import BRANCHING, unforeseen
+from costir.measuring.contents import BRANCHING, apart, unforeseen
 from costir.measuring.reuse import Span, reuse
 from costir.measuring.timing import lines
 from costir.tracing.paths import paths
@@ -43,7 +43,8 @@ class Recorded:
         read, made: for each tensor operand and result, how many calls ago its memory was touched; 0 for what has none.
         inner: torch itself calls it: a part of a larger function, or the backward engine. Others come from Python.
         begins: the backward engine has come to another node.
-        unforeseen: the share of a mask's numbers at which a processor takes the wrong branch (`masks.unforeseen`).
+        unforeseen: the share of a mask's numbers at which a processor takes the wrong branch (`contents.unforeseen`).
+        exceptional: the share of the operand that is computed apart (`contents.apart`).
     """
 
     call: Call
@@ -59,6 +60,7 @@ class Recorded:
     inner: bool = False
     begins: bool = False
     unforeseen: float = 0.0
+    exceptional: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ class _Runs:
             strides = tuple(seen.strides.get(t.ref, ()) for t in call.inputs)
             begins = seen.nodes[i] not in (NO_NODE, seen.nodes[i - 1] if i else NO_NODE)
             out.append(Recorded(call, strides, x.reads, x.writes, seen.tracked[i], x.since, x.others, x.moved, x.read, x.made,
-                                inner[i], begins, seen.masks[i]))  # fmt: skip
+                                inner[i], begins, *seen.contents[i]))  # fmt: skip
         return out
 
     def _recorded(self, world: Any) -> _RealRecorder:
@@ -249,7 +251,7 @@ class _RealRecorder(Recorder):
         self.spans: list[tuple[list[Span], list[Span]]] = []  # of every call's operands and results
         self.places: list[Place] = []
         self.nodes: list[int] = []  # of the backward engine
-        self.masks: list[float] = []
+        self.contents: list[tuple[float, float]] = []
 
     def kinds(self) -> list[tuple[str, int, int]]:
         """What a step does, its sizes left open: every call's operator, and how many tensors it takes and gives."""
@@ -268,21 +270,21 @@ class _RealRecorder(Recorder):
         made = [_span(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         place = _place() if len(self.events) > before else (0, 0)
         node = _node() if self.scope.phase == "backward" else NO_NODE
-        mask = _mask(op, args)
+        contents = _contents(op, args)
         for _ in range(len(self.events) - before):
             self.tracked.append(torch.is_grad_enabled() and self.scope.phase == "forward")
             self.spans.append((spans, made))
             self.places.append(place)
             self.nodes.append(node)
-            self.masks.append(mask)
+            self.contents.append(contents)
 
 
-def _mask(op: str, args: Mapping[str, Any]) -> float:
-    """What an operator that goes by a mask cannot foresee of it."""
-    if op.split(".")[1].rstrip("_") not in BRANCHING:
-        return 0.0
-    masks = [t for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor) and t.dtype is torch.bool]
-    return max(map(unforeseen, masks), default=0.0)
+def _contents(op: str, args: Mapping[str, Any]) -> tuple[float, float]:
+    """What an operator cannot foresee of its mask, and what it computes apart; one that has overwritten it is not looked at."""
+    name = op.split(".")[1]
+    tensors = [t for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor)]
+    masks = [t for t in tensors if t.dtype is torch.bool] if name.rstrip("_") in BRANCHING else []
+    return max(map(unforeseen, masks), default=0.0), apart(name, tensors[0]) if tensors else 0.0
 
 
 def _unwatched(call: Call, tracked: bool) -> Call:

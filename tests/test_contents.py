@@ -12,9 +12,9 @@ from torch import nn
 
 from costir.cost import cost_of
 from costir.load.subject import family_of
+from costir.measuring.contents import HISTORY, unforeseen
 from costir.measuring.estimate import Estimator
 from costir.measuring.lookup import lookups
-from costir.measuring.masks import HISTORY, unforeseen
 from costir.measuring.profile import events
 from costir.measuring.subject import subject
 

@@ -45,7 +45,48 @@ def line(axis, points):
     return Curve((axis,), (tuple(points),), tuple(points.values()))
 
 
+def test_channels_of_a_convolution_fill_whole_vectors():
+    """20 take as long as 32 where a vector has 16 numbers, and as 24 where it has 8; few of an image are packed together."""
+    weights = {n: torch.rand(32, n, 3, 3) for n in (3, 20, 24, 32)}
+
+    def kernel(inside, **numbers):
+        call = call_of(lambda x: torch.conv2d(x, weights[inside], None, 1, 1), torch.rand(1, inside, 14, 14))
+        return changed(**numbers).of(Recorded(call, (), (), (), False, 0)).kernel
+
+    assert kernel(20, vector=16.0) == kernel(32)
+    assert kernel(20, vector=8.0) == kernel(24)
+    assert kernel(20) < kernel(24) < kernel(32)
+    assert kernel(3, vector=16.0) == kernel(3)
+
+
 # ------------------------------------------------------------------------------------------------ code of other operators
+
+
+def test_code_that_is_gone_weighs_by_what_it_took_to_get_it_back():
+    """Far from any cache that of another operator may be much more than where both run in turn."""
+    lost = Curve(("bytes", "us"), ((1, 4096), (1, 1000)), (1e-9, 1e-9, 1e-9, 1e-5))
+    e = changed({"interrupted": lost}, gone_relu=3.0, apart_relu=0.5)
+    relu = Recorded(call_of(torch.relu, torch.rand(8)), (), (), (), False, 4096)
+    exp = Recorded(call_of(torch.exp, torch.rand(8)), (), (), (), False, 4096)
+    found = e.all([relu, exp], 0)
+    assert found[0].apart == pytest.approx(3 * found[1].apart, rel=0.05)
+
+
+def test_code_that_is_gone_is_measured_after_what_all_share_is_back(monkeypatch):
+    """On a machine where it takes 1 us to get back the code of k0, 2 us that of k1, and so on, and 50 us for what all share."""
+    now, back = [0.0], set()
+    names = [f"k{i}" for i in range(13)]
+
+    def run(name):
+        now[0] += 1e-6 + (0 if "all" in back else 5e-5) + (0 if name in back else 1e-6 * (1 + names.index(name)))
+        back.update(("all", name))
+
+    work = lambda: (back.clear(), now.__setitem__(0, now[0] + 8e-3))
+    monkeypatch.setattr(interrupted, "between", lambda *_: work)
+    monkeypatch.setattr(interrupted.time, "perf_counter", lambda: now[0])
+    calls = {n: (lambda n=n: run(n)) for n in names}
+    found = interrupted._gone(calls, dict.fromkeys(names, 1e-6), calls["k0"], HOST)
+    assert [found[n] for n in names[1:]] == pytest.approx([1e-6 * (1 + i) for i in range(1, 13)])
 
 
 def test_code_is_driven_out_by_the_operators_that_ran_since():

@@ -294,7 +294,7 @@ class Seen:
 
 def test_a_calibration_at_another_pace():
     """A call takes 1 us on this machine: that part at the pace of calls, the rest at that of products or of memory."""
-    rates = {"products": 1e11, "vector": 16.0, "lines": 9.0, "apart_exp": 1.2, "bandwidth_8192": 1e11}
+    rates = {"products": 1e11, "vector": 16.0, "lines": 9.0, "apart_exp": 1.2, "gone_exp": 1.2, "bandwidth_8192": 1e11}
     c = made_up().changed({}, rates)
     now = at_pace(c, Pace(product=2.0, memory=3.0, call=1.5))
     call = c.curves["unary"].seconds[0]

@@ -206,7 +206,7 @@ def _far_again(c: Calibrator, curves: Mapping[str, Curve], every: Sequence[Kerne
 def _losses(c: Calibrator, clock: HostClock, every: Sequence[Kernel]) -> tuple[dict[str, Curve], dict[str, float]]:
     """What is lost where code, memory and Python's lines have left the caches: curves and numbers."""
     c.progress("what has left the caches", 0.75)
-    lost, apart = interrupted([k for k in every if not k.seldom], clock)
+    lost, apart = interrupted(every, clock)
     frame, python = frames(clock)
     return {**lost, **aged(clock), "frame": frame, "node": nodes(clock)}, {**python, **apart}
 

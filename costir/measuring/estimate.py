@@ -133,7 +133,7 @@ class Estimator:
         called = sum(_from_python(r) for r in calls)
         each = lines / called if called else 0.0
         line = self._line(calls)
-        kinds = {r.call.op: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
+        kinds = {r.kind: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
             e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
@@ -197,10 +197,11 @@ class Estimator:
         numbers = self.c.numbers
         around = self.interrupted("resumed", pause.last) + self._python(lines, pause.last[0], line)
         near = r.call.phase == "optimizer" and r.since < LOOP  # an optimizer's loop was timed as a loop
-        own, curve = 0.0, kinds.get(r.call.op, "empty")
+        own, curve = 0.0, kinds.get(r.kind, "empty")
         if curve != "empty" and r.since > 0 and not near:  # the allocator's code runs all the time
             apart, others = numbers.get(f"apart_{curve}", 1.0), sum(self._driven_out(kinds[k]) for k in r.others if k in kinds)
-            own = apart * (self._turn(apart, others) + self.interrupted("interrupted", (r.since, pause.own)))
+            gone = numbers.get(f"gone_{curve}", apart) * self.interrupted("interrupted", (r.since, pause.own))
+            own = apart * self._turn(apart, others) + gone
             own *= INNER if r.inner else 1.0
         return replace(alone, apart=own, framework=alone.framework + around, around=alone.around + around)
 
@@ -401,9 +402,9 @@ def _pauses(calls: Sequence[Recorded], seconds: Sequence[float]) -> list[_Pause]
     for again in (False, True):
         found: list[_Pause] = []
         for r, s in zip(calls, seconds, strict=True):
-            found.append(_Pause(now - ran.get(r.call.name, now), last))
+            found.append(_Pause(now - ran.get(r.kind, now), last))
             last, now = (float(r.moved), s), now + s
-            ran[r.call.name] = now
+            ran[r.kind] = now
         if again:
             break
     return found
@@ -429,5 +430,5 @@ def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], leaves: int,
     around = leaves * numbers["leaf"] + nodes * estimator.forgotten(touched / 2)
     cold = estimator.interrupted("interrupted", (touched, inside))
     once = [k for k, runs in (("start", leaves > 0), ("step", any(r.call.phase == "optimizer" for r in calls))) if runs]
-    around += sum(numbers.get(k, 0.0) + cold * numbers.get(f"apart_{k}", 0.0) for k in once)
+    around += sum(numbers.get(k, 0.0) + cold * numbers.get(f"gone_{k}", 0.0) for k in once)
     return (inside + around) * (1 + numbers.get("lost", 0.0))

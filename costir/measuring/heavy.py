@@ -16,6 +16,7 @@ EDGES, LONG = (4, 16, 64, 256, 1024, 4096), (1, 2, 4, 16, 32, 64, 128, 512, 4096
 BOTH = (("", False), ("_backward", True))
 LARGEST = 1 << 30  # multiply-adds of one product: beyond, the time grows with the number
 CHANNELS, SIDES = (16, 32, 64, 256, 512), (4, 14, 22, 32, 96)  # of convolutions
+LONGEST = 1 << 26  # places times channels of one along an axis
 WIDE = 1 << 22  # side times channels of a convolution: beyond, the time grows with the FLOPs
 
 aten = torch.ops.aten
@@ -241,7 +242,7 @@ def convolutions() -> list[Kernel]:
                     Kernel(f"{name}{suffix}", sizes, _grouped(b), flops=_in_groups(b))
                     for name, sizes in (("grouped", grouped), ("halves", halves), ("ragged", ragged))
                 ),
-                Kernel(f"conv_line{suffix}", line, _line(b), WIDE, _along(b)),
+                Kernel(f"conv_line{suffix}", line, _line(b), LONGEST, _along(b)),
                 Kernel(f"depthwise{suffix}", each, _depthwise(b)),
                 Kernel(f"enlarged{suffix}", enlarged, _enlarged(b), flops=_slid(4, b)),
             )

@@ -35,6 +35,8 @@ AGAIN = 5  # passes over all operators in turn
 STRIDE = 7
 LEAST = 1e-9  # seconds: a curve has no zeros
 LONGEST = 1e-4  # seconds: of a longer call the difference is its noise
+GONE = (1 << 22, 8000)  # bytes and microseconds after which code is far away
+TOGETHER, TRIES = 5, 5  # operators that follow each other then, and how often
 MOST = 5.0  # times the average that an operator's own code may take
 SAMPLES = ((1 << 20, 4000), (1 << 22, 4000), (1 << 24, 16000))  # that the framework's code is tried with
 FEW = 12  # kernels that stand for all
@@ -58,19 +60,24 @@ def interrupted(every: Sequence[Kernel], clock: HostClock = HOST) -> tuple[dict[
     Returns:
         The curves `turn_light` and `turn_heavy`, seconds of an operator's own code by the number of others that ran since;
         `interrupted`, beyond that, by the bytes and the microseconds between; `resumed`, of the code that all share. And the
-        numbers `apart_NAME`, how many times the average a kernel's own code takes, or the framework's: `start` where a backward
-        pass begins, `step` where an optimizer does.
+        numbers `apart_NAME`, how many times the average a kernel's own code takes where kernels run in turn, and `gone_NAME`,
+        where it is in no cache of the core; the framework's has the latter, too: `start` where a backward pass begins, `step`
+        where an optimizer does.
     """
-    calls = {k.name: made for k in every if (made := _small(k)) is not None}
-    hot = {name: _alone(call, clock) for name, call in calls.items()}
-    calls = {name: call for name, call in calls.items() if hot[name] < LONGEST}
-    order = [name for i in range(STRIDE) for name in list(calls)[i::STRIDE]]  # those that are alike far from each other
+    all_of_them = {k.name: made for k in every if (made := _small(k)) is not None}
+    hot = {name: _alone(call, clock) for name, call in all_of_them.items()}
+    usual = {k.name for k in every if not k.seldom}
+    calls = {name: call for name, call in all_of_them.items() if name in usual and hot[name] < LONGEST}
+    order = _unlike(list(calls))
     mixed = _in_turn({n: calls[n] for n in order}, hot, len(order), clock)
     average = max(statistics.fmean(mixed.values()), LEAST)
     few = sorted(order[:: max(1, len(order) // FEW)], key=lambda n: mixed[n])
-    own, common = _surfaces([calls[n] for n in few], [hot[n] for n in few], [mixed[n] / average for n in few], clock)
+    away = _gone(all_of_them, hot, calls[few[0]], clock)
+    least = max(statistics.fmean(away[n] for n in order), LEAST)
+    gone = {name: v / least for name, v in away.items()}
+    own, common = _surfaces([calls[n] for n in few], [hot[n] for n in few], [gone[n] for n in few], clock)
     apart = {name: min(MOST, v / average) for name, v in mixed.items()}
-    numbers = {f"apart_{name}": v for name, v in apart.items()}
+    numbers = {f"apart_{name}": v for name, v in apart.items()} | {f"gone_{name}": v for name, v in gone.items()}
     curves = {"interrupted": own, "resumed": common, **_turns({n: calls[n] for n in order}, hot, apart, clock)}
     return curves, numbers | _framework(own, common, numbers, clock)
 
@@ -79,7 +86,12 @@ def _small(kernel: Kernel) -> Run | None:
     """A kernel at a point so small that its time is its code's."""
     if "pool" in kernel.axes:
         return None
-    return kernel.make(**{a: g[min(1, len(g) - 1)] for a, g in kernel.axes.items()})
+    return kernel.make(**{a: g[0 if a == "steps" else min(1, len(g) - 1)] for a, g in kernel.axes.items()})
+
+
+def _unlike(names: Sequence[str]) -> list[str]:
+    """In an order in which those that are alike are far from each other."""
+    return [name for i in range(STRIDE) for name in names[i::STRIDE]]
 
 
 def _after(work: Run, calls: Sequence[Run]) -> list[float]:
@@ -119,6 +131,22 @@ def _in_turn(calls: Mapping[str, Run], hot: Mapping[str, float], together: int, 
             for row in _rows([calls[n] for n in group], 3, clock)[1:]:
                 for n, s in zip(group, row, strict=True):
                     found[n].append(s - hot[n])
+    return {n: max(0.0, statistics.median(s)) for n, s in found.items()}
+
+
+def _gone(calls: Mapping[str, Run], hot: Mapping[str, float], common: Run, clock: HostClock) -> dict[str, float]:
+    """What each takes longer where its code has been driven out, and only that which all share is back.
+
+    Some follow each other after the same work, unlike ones, and each time others.
+    """
+    work, names = between(*GONE), _unlike(list(calls))
+    found: dict[str, list[float]] = {n: [] for n in names}
+    for i in range(TRIES):
+        turned = names[i:] + names[:i]
+        for group in (turned[k : k + TOGETHER] for k in range(0, len(turned), TOGETHER)):
+            row = clock.usual(partial(_after, work, [common, *(calls[n] for n in group)]))
+            for n, s in zip(group, row[1:], strict=True):
+                found[n].append(s - hot[n])
     return {n: max(0.0, statistics.median(s)) for n, s in found.items()}
 
 
@@ -221,7 +249,7 @@ def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float]
     Args:
         calls: operators, the one with the least code first.
         hot: the seconds of each right after itself.
-        apart: how many times the average the code of each takes.
+        apart: how many times the average the code of each takes there.
     """
     points: list[Point] = list(itertools.product(BYTES, MICROSECONDS))
     memory = torch.ones(BYTES[-1] // 4)
@@ -272,7 +300,7 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float], clock: H
     """How many times the average the framework's own code takes: that of whole calls, less that of the operators in them."""
 
     def inside(*names: str) -> float:
-        return sum(numbers.get(f"apart_{n}", 1.0) for n in names)
+        return sum(numbers.get(f"gone_{n}", 1.0) for n in names)
 
     with torch.enable_grad():
         leaf = torch.nn.Parameter(torch.rand(16))
@@ -292,7 +320,7 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float], clock: H
     found["step"] -= inside(
         *["unary_"] * 4, "lerp_", "addcmul_", "sqrt", "unary", "addcdiv_"
     )  # of `overheads`, by their curves
-    return {f"apart_{k}": max(0.0, v) for k, v in found.items()}
+    return {f"gone_{k}": max(0.0, v) for k, v in found.items()}
 
 
 def _times(own: Curve, found: Mapping[Point, float], common: Curve | None = None) -> float:

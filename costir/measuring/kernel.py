@@ -27,7 +27,7 @@ class Kernel:
         make: from a point of the grid, what to time.
         largest: points whose product is above it are not timed.
         flops: of a point, by costir's conventions, where it is products; their best rate is a bound for all others.
-        seldom: few models use it: what its code loses in the caches is not timed.
+        seldom: few models use it: what its code loses where kernels take turns is not timed.
     """
 
     name: str

@@ -34,7 +34,7 @@ CROWDED = 0.40  # longer than when it was calibrated: somebody else's work crowd
 DRIVEN_OUT = ("turn", "frame")  # curves of code that others drive out
 CODE = (*DRIVEN_OUT, "interrupted", "resumed", "node")  # of all that calls lose
 NO_TIME = (  # numbers that are no seconds, or not those of the model's work
-    "apart_", BANDWIDTH, "products", "vector", "lines", "pairs", "lost", "away", "pulse", "shared",
+    "apart_", "gone_", BANDWIDTH, "products", "vector", "lines", "pairs", "lost", "away", "pulse", "shared",
 )  # fmt: skip
 
 

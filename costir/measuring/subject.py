@@ -18,12 +18,14 @@ from costir.errors import CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
 from costir.measuring.contents import BRANCHING, apart, unforeseen
+from costir.measuring.lookup_heavy import HEAVY_RULES
 from costir.measuring.reuse import Span, reuse
 from costir.measuring.timing import lines
 from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
 RECORDED = 4  # steps
+CONVOLUTIONS = ("convolution", "convolution_backward")
 NO_NODE = -1
 
 
@@ -37,8 +39,8 @@ class Recorded:
         far: for each tensor operand, the bytes that were touched since its memory was touched before; -1 for what has none.
         out: the same for the results' memory.
         tracked: autograd follows the call.
-        since: the bytes that were touched since this operator ran; 0 for one right after another.
-        others: the operators that ran since, each once.
+        since: the bytes that were touched since one of its kind ran; 0 for one right after another.
+        others: the kinds that ran since, each once.
         moved: the bytes that it touches itself.
         read, made: for each tensor operand and result, how many calls ago its memory was touched; 0 for what has none.
         inner: torch itself calls it: a part of a larger function, or the backward engine. Others come from Python.
@@ -61,6 +63,11 @@ class Recorded:
     begins: bool = False
     unforeseen: float = 0.0
     exceptional: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The operator, and where it has code of several kinds, which."""
+        return kind_of(self.call)
 
 
 @dataclass(frozen=True)
@@ -211,12 +218,11 @@ class _Runs:
         seen = steps[-1]
         if any(step.kinds() != seen.kinds() for step in steps):
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
-        ops = [e.op for e in seen.events]
-        found, _ = reuse(ops, *(step.spans for step in steps))
+        calls = [_unwatched(trace.concrete(e), tracked) for e, tracked in zip(seen.events, seen.tracked, strict=True)]
+        found, _ = reuse(list(map(kind_of, calls)), *(step.spans for step in steps))
         out = []
-        inner = _inner(ops, seen.places)
-        for i, (event, x) in enumerate(zip(seen.events, found, strict=True)):
-            call = _unwatched(trace.concrete(event), seen.tracked[i])
+        inner = _inner([e.op for e in seen.events], seen.places)
+        for i, (call, x) in enumerate(zip(calls, found, strict=True)):
             strides = tuple(seen.strides.get(t.ref, ()) for t in call.inputs)
             begins = seen.nodes[i] not in (NO_NODE, seen.nodes[i - 1] if i else NO_NODE)
             out.append(Recorded(call, strides, x.reads, x.writes, seen.tracked[i], x.since, x.others, x.moved, x.read, x.made,
@@ -285,6 +291,11 @@ def _contents(op: str, args: Mapping[str, Any]) -> tuple[float, float]:
     tensors = [t for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor)]
     masks = [t for t in tensors if t.dtype is torch.bool] if name.rstrip("_") in BRANCHING else []
     return max(map(unforeseen, masks), default=0.0), apart(name, tensors[0]) if tensors else 0.0
+
+
+def kind_of(call: Call) -> str:
+    """Which code runs: of convolutions that of each curve is another, and they share little of it."""
+    return f"{call.op} {HEAVY_RULES[call.name](call, ())[0].curve}" if call.name in CONVOLUTIONS else call.op
 
 
 def _unwatched(call: Call, tracked: bool) -> Call:

@@ -267,6 +267,13 @@ def _transformed(call: Call, strides: Strides) -> list[Lookup]:
     return [Lookup("fft_real" if real else "fft", rows_by(full, sizes[last])), *rest]
 
 
+def _affine(call: Call, strides: Strides) -> list[Lookup]:
+    """Two coordinates and a one for every place, multiplied by the images' matrices."""
+    n, *places, two = shape(call.outputs[0])
+    number = math.prod(places)
+    return [Lookup("bmm_nn", (n, number, two, two + 1), alike=True), Lookup("strided", (n * number, two + 1), two)]
+
+
 def _bag(call: Call, strides: Strides) -> list[Lookup]:
     mode = int(call.args.get("mode", 0))  # sums, means, largest
     return [Lookup("bag_mean" if mode else "bag", (numel(call.inputs[1]), rows_of(call.inputs[0])[1]), alike=mode > 1)]
@@ -326,6 +333,7 @@ _RULES: Mapping[str, Rule] = {
     "index": _picked("index"), "index_put": _picked("index_put"), "_index_put_impl": _picked("index_put"),
     "index_add": _picked("index_add"), "gather": _single("gather"), "scatter_add": _single("scatter_add"),
     "scatter": _single("scatter_add"), "scatter_reduce": _single("scatter_add"),
+    "affine_grid_generator": _affine,
     "nonzero": _single("nonzero"), "max_pool1d": _in_a_row, **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _transformed),
     "constant_pad_nd": _padded, "cumsum": _summed_up, "glu": _gated,
     "gelu": _gelu(False), "gelu_backward": _gelu(True), "pow": _power,

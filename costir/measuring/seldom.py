@@ -19,7 +19,8 @@ ROWS, COLUMNS = (4, 64, 1024, 8192), (16, 128, 1024)
 MOST = 1 << 20  # numbers of rows: beyond, the time grows with the number
 PICKS, WIDTHS = (16, 1024, 16384), (1, 16, 128)  # rows of a table that are read or written, and numbers of each
 GROUPS, IN_A_GROUP = (4, 64), (64, 1024, 16384)
-OUTPUTS, WINDOWS = (64, 2048, 1 << 15, 1 << 18), (4, 9)  # of pooling: results, and what each is of
+OUTPUTS, WINDOWS = (64, 2048, 1 << 15, 1 << 18), (2, 4, 9)  # of pooling: results, and what each is of
+SHAPES = {2: [1, 2], 4: [2, 2], 9: [3, 3]}  # of windows
 IN_A_ROW = (2, 4)  # of pooling along one axis
 CHANNELS = 16  # of images that are pooled
 KEPT = 5  # largest of a row
@@ -122,8 +123,8 @@ def _image(outputs: int) -> Tensor:
 
 def _pooled(largest: bool, backward: bool) -> Make:
     def make(outputs: int, window: int) -> Run:
-        x, edge = _image(outputs), math.isqrt(window)
-        size, step, pad, one = [edge, edge], [2, 2], [edge // 2, edge // 2] if edge % 2 else [0, 0], [1, 1]
+        x, size, step, one = _image(outputs), SHAPES[window], [2, 2], [1, 1]
+        pad = [1, 1] if window == 9 else [0, 0]
         if largest and not backward:
             return lambda: aten.max_pool2d_with_indices(x, size, step, pad)
         if not backward:

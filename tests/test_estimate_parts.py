@@ -19,7 +19,7 @@ from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
 from costir.hardware import load_chip
 from costir.load.subject import family_of
-from costir.measuring import calibrate, frames, interrupted, kernel, measure, nodes, overheads, profile, timing
+from costir.measuring import calibrate, frames, interrupted, kernel, measure, nodes, overheads, parameters, profile, timing
 from costir.measuring.clock import HOST
 from costir.measuring.estimate import Estimator, total
 from costir.measuring.lookup import lookups
@@ -57,6 +57,11 @@ def test_channels_of_a_convolution_fill_whole_vectors():
     assert kernel(20, vector=8.0) == kernel(24)
     assert kernel(20) < kernel(24) < kernel(32)
     assert kernel(3, vector=16.0) == kernel(3)
+
+
+def flat(seconds):
+    """As much after whatever came between."""
+    return Curve(("bytes", "us"), ((1, 1 << 26), (1, 16000)), (seconds,) * 4)
 
 
 # ------------------------------------------------------------------------------------------------ code of other operators
@@ -199,12 +204,42 @@ def test_nodes_whose_memory_has_left_the_caches_take_longer(monkeypatch):
     monkeypatch.setattr(nodes, "_backward", backward)
     monkeypatch.setattr(nodes, "between", lambda size, us, memory: lambda: setattr(now, "work", size))
     curve = nodes.nodes()
-    assert curve.at(1 << 22) == pytest.approx(8e-6)
+    assert curve.at(1 << 22, 1) == curve.at(1 << 22, 16000) == pytest.approx(8e-6, rel=0.01)
     calls = recorded("backward")
-    plain, cold = (
-        total(calls, e.all(calls, 0), 2, e.c) for e in (changed(), changed({"node": line("bytes", {1: 7e-6, 1 << 26: 7e-6})}))
-    )
+    plain, cold = (total(calls, e.all(calls, 0), 2, e.c) for e in (changed(), changed({"node": flat(7e-6)})))
     assert cold - plain == pytest.approx(7e-6 * sum(r.begins for r in calls))
+
+
+def test_objects_of_parameters_are_counted_once_for_each_part_of_a_step():
+    """Dropped gradients, added gradients, an optimizer's loop: each comes to every parameter; a backward pass alone has two."""
+    curves = {"objects_zero": flat(1e-6), "objects_leaf": flat(2e-6), "objects_step": flat(4e-6)}
+    for phase, each in (("forward", 0.0), ("backward", 3e-6), ("train", 7e-6)):
+        calls, leaves = recorded(phase), 0 if phase == "forward" else 2
+        plain, cold = (total(calls, e.all(calls, 0), leaves, e.c) for e in (changed(), changed(curves)))
+        assert cold - plain == pytest.approx(each * leaves)
+
+
+def test_objects_of_parameters_are_timed_after_their_code_is_back(monkeypatch):
+    """Where work between drives out objects, 1 us each, and code, 100 us, that one parameter alone gets back."""
+    state = SimpleNamespace(gone=False)
+
+    def part(n):
+        now[0] += n * (5e-6 + 1e-6 * state.gone) + 1e-4 * (state.gone and n == 1)
+
+    now = [0.0]
+    monkeypatch.setattr(parameters.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(parameters, "between", lambda size, us, memory: lambda: setattr(state, "gone", us > 1))
+    fake = lambda n: SimpleNamespace(
+        parameters=[torch.zeros(16, requires_grad=True)] * n,
+        optimizer=SimpleNamespace(zero_grad=lambda: part(n), step=lambda: part(n)),
+    )
+    monkeypatch.setattr(parameters, "_made", fake)
+    monkeypatch.setattr(parameters, "_loss", lambda made: SimpleNamespace(backward=lambda: part(len(made.parameters))))
+    found = parameters.parameters()
+    assert set(found) == {"objects_zero", "objects_leaf", "objects_step"}
+    for curve in found.values():
+        assert curve.at(1 << 22, 1) < 1e-8
+        assert curve.at(1 << 22, 4000) == pytest.approx(1e-6)
 
 
 def test_what_comes_from_python_is_left_out_of_calls_that_do_not():

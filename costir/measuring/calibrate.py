@@ -30,6 +30,7 @@ from costir.measuring.kernel import Kernel
 from costir.measuring.kernels import kernels
 from costir.measuring.nodes import nodes
 from costir.measuring.overheads import overheads
+from costir.measuring.parameters import parameters
 from costir.measuring.pools import release
 from costir.measuring.quiet import QuietClock
 from costir.measuring.timing import Timed, one_by_one, timed
@@ -44,7 +45,7 @@ LONG_LOOK = 1 << 27  # bytes: passes over more take long, and are alike
 SLOW = 0.2  # seconds
 FAR = ("streamed", "far_")  # kernels on memory that was used some time ago
 LONG_FETCH = 3e-4  # seconds: longer ones are work
-OFTEN = 12  # kernels, after which they are timed again
+OFTEN = 18  # kernels, after which they are timed again
 SHARED = 1 << 23  # bytes: of less memory most is in caches of the core
 LAYOUTS = ("mm_nn", "mm_nt", "mm_tn")  # of products of two matrices
 LONG_CALL = 0.04  # seconds: of longer ones one tells as much as more
@@ -53,7 +54,7 @@ SHARES = {"kernels": 0.5, "losses": 0.25, "rates": 0.1, "overheads": 0.15}  # of
 ALL = 57.0  # seconds that it may take where nobody asked for more patience
 LEAST = 0.3  # seconds that each stage may wait
 FIRST = 1.0  # and the first kernel, which tells what a call takes, before all others
-STAGES = {"losses": 14.0, "rates": 7.0, "overheads": 4.0}  # seconds from the beginning of each to the end
+STAGES = {"losses": 16.0, "rates": 7.0, "overheads": 4.0}  # seconds from the beginning of each to the end
 VECTORS = {"AVX512": 16.0, "AVX2": 8.0}  # numbers of float32
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
@@ -208,7 +209,7 @@ def _losses(c: Calibrator, clock: HostClock, every: Sequence[Kernel]) -> tuple[d
     c.progress("what has left the caches", 0.75)
     lost, apart = interrupted(every, clock)
     frame, python = frames(clock)
-    return {**lost, **aged(clock), "frame": frame, "node": nodes(clock)}, {**python, **apart}
+    return {**lost, **aged(clock), **parameters(clock), "frame": frame, "node": nodes(clock)}, {**python, **apart}
 
 
 # ------------------------------------------------------------------------------------------------ rates and bandwidths

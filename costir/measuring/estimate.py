@@ -220,10 +220,6 @@ class Estimator:
         """Seconds for so many other operators that ran since; more than were measured drive out no more."""
         return self._read("turn_heavy" if apart >= HEAVY else "turn_light", others) * min(1.0, others)
 
-    def forgotten(self, size: float) -> float:
-        """Seconds that a node of the backward pass takes longer, so many bytes after the forward pass has made it."""
-        return self._read("node", size)
-
     def _line(self, calls: Sequence[Recorded]) -> float:
         """Seconds that a line of Python takes longer than if the same module ran all the time.
 
@@ -426,9 +422,16 @@ def total(calls: Sequence[Recorded], estimates: Iterable[Estimate], leaves: int,
     """
     numbers, inside = c.numbers, math.fsum(e.total for e in estimates)
     touched = max((r.since for r in calls), default=0)  # as much lies between two runs of what a step does once
-    estimator, nodes = Estimator(c), sum(r.begins for r in calls)
-    around = leaves * numbers["leaf"] + nodes * estimator.forgotten(touched / 2)
-    cold = estimator.interrupted("interrupted", (touched, inside))
-    once = [k for k, runs in (("start", leaves > 0), ("step", any(r.call.phase == "optimizer" for r in calls))) if runs]
-    around += sum(numbers.get(k, 0.0) + cold * numbers.get(f"gone_{k}", 0.0) for k in once)
+    lost, nodes = Estimator(c).interrupted, sum(r.begins for r in calls)
+    once = {
+        "zero": leaves > 0,
+        "start": leaves > 0,
+        "leaf": leaves > 0,
+        "step": any(r.call.phase == "optimizer" for r in calls),
+    }
+    parts = [k for k, runs in once.items() if runs]
+    around = leaves * numbers["leaf"] + nodes * lost("node", (touched / 2, inside / 2))  # made half a step before
+    around += leaves * sum(lost(f"objects_{k}", (touched, inside)) for k in parts)
+    cold = lost("interrupted", (touched, inside))
+    around += sum(numbers.get(k, 0.0) + cold * numbers.get(f"gone_{k}", 0.0) for k in parts if k != "leaf")
     return (inside + around) * (1 + numbers.get("lost", 0.0))

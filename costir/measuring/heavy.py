@@ -166,10 +166,9 @@ def _batch_norm_backward(channels: int, side: int) -> Run:
 
 def products() -> list[Kernel]:
     """Of matrices, batches of them, and attention."""
-    small = {"m": (1, 4, 16, 64, 256), "n": (16, 64, 256), "k": (16, 64, 256)}
     edges = dict.fromkeys("mnk", EDGES)
     rows, heads = {**edges, "m": LONG}, {"heads": (4, 32), "length": (32, 128, 512), "width": (16, 64, 128)}
-    batched = {"b": BATCHES, **small, "n": (1, 16, 64, 256), "k": (4, 16, 64, 256)}
+    batched = {"b": BATCHES, "m": (1, 16, 64, 256), "n": (1, 16, 64, 256), "k": (4, 16, 64, 256)}
     return [
         *(Kernel(f"mm_{layout}", rows, _mm(layout), LARGEST, _multiplied) for layout in ("nn", "nt")),
         Kernel("mm_tn", {**edges, "k": LONG}, _mm("tn"), LARGEST, _multiplied),

@@ -30,7 +30,7 @@ DRIVEN = (1 << 12, 1 << 23)  # bytes: none, and enough to leave the core's own c
 IN_TURN = (2, 4, 8, 16, 32, 64)  # operators that run one after the other
 ROUNDS = 9
 FEWER = 7  # rounds of what takes milliseconds
-PASSES, EVERY = 36, {1: 1, 1000: 1, 4000: 3, 16000: 4, 64000: 7}  # of long work fewer passes take part
+PASSES, EVERY = 30, {1: 1, 1000: 1, 4000: 3, 16000: 4, 64000: 7}  # of long work fewer passes take part
 AGAIN = 5  # passes over all operators in turn
 STRIDE = 7
 LEAST = 1e-9  # seconds: a curve has no zeros
@@ -61,8 +61,8 @@ def interrupted(every: Sequence[Kernel], clock: HostClock = HOST) -> tuple[dict[
         The curves `turn_light` and `turn_heavy`, seconds of an operator's own code by the number of others that ran since;
         `interrupted`, beyond that, by the bytes and the microseconds between; `resumed`, of the code that all share. And the
         numbers `apart_NAME`, how many times the average a kernel's own code takes where kernels run in turn, and `gone_NAME`,
-        where it is in no cache of the core; the framework's has the latter, too: `start` where a backward pass begins, `step`
-        where an optimizer does.
+        where it is in no cache of the core; the framework's has the latter, too: `zero` where gradients are dropped, `start`
+        where a backward pass begins, `step` where an optimizer does.
     """
     all_of_them = {k.name: made for k in every if (made := _small(k)) is not None}
     hot = {name: _alone(call, clock) for name, call in all_of_them.items()}
@@ -268,7 +268,7 @@ def _surfaces(calls: Sequence[Run], hot: Sequence[float], apart: Sequence[float]
             others[point].append(statistics.fmean(extra[1:] or extra) / share)
     own = {p: statistics.median(s) for p, s in others.items()}
     common = {p: statistics.median(s) - apart[0] * own[p] for p, s in firsts.items()}
-    return _surface(own), _surface(common)
+    return surface(own), surface(common)
 
 
 def line(axis: str, found: Mapping[Point, float]) -> Curve:
@@ -277,11 +277,12 @@ def line(axis: str, found: Mapping[Point, float]) -> Curve:
     return Curve((axis,), (tuple(x for (x,) in found),), tuple(max(LEAST, s) for s in found.values()))
 
 
-def _surface(found: Mapping[Point, float]) -> Curve:
+def surface(found: Mapping[Point, float]) -> Curve:
     """By bytes and microseconds, beyond what the least of both costs: that of running in turn, which is counted apart."""
     found = rising(found)
     least = min(found.values())
-    return Curve(("bytes", "us"), (BYTES, MICROSECONDS), tuple(max(LEAST, s - least) for s in found.values()))
+    grid = tuple(tuple(dict.fromkeys(sizes)) for sizes in zip(*found, strict=True))
+    return Curve(("bytes", "us"), grid, tuple(max(LEAST, s - least) for s in found.values()))
 
 
 def rising(found: Mapping[Point, float]) -> dict[Point, float]:
@@ -307,15 +308,16 @@ def _framework(own: Curve, common: Curve, numbers: Mapping[str, float], clock: H
         gradient = torch.rand(16)
         optimizer = torch.optim.AdamW([leaf], lr=1e-3, foreach=False)
         losses: list[torch.Tensor] = []
-        step = lambda: (optimizer.step(), optimizer.zero_grad())
+        give = lambda: setattr(leaf, "grad", gradient)
 
         def loss() -> None:
-            optimizer.zero_grad()
+            leaf.grad = None
             losses.append((leaf * 2.0).sum())
 
         found = {
+            "zero": _times(own, _colder(optimizer.zero_grad, clock, give), common),
             "start": _times(own, _colder(lambda: losses.pop().backward(), clock, loss), common) - inside("zeros", "unary"),
-            "step": _times(own, _colder(step, clock, lambda: setattr(leaf, "grad", gradient)), common),
+            "step": _times(own, _colder(optimizer.step, clock, give), common),
         }
     found["step"] -= inside(
         *["unary_"] * 4, "lerp_", "addcmul_", "sqrt", "unary", "addcdiv_"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from functools import partial
@@ -10,29 +11,30 @@ import torch
 
 from costir.calibration import Curve
 from costir.measuring.clock import HOST, HostClock
-from costir.measuring.interrupted import BYTES, Point, Run, between, line
+from costir.measuring.interrupted import Point, Run, between, surface
 
+BYTES, MICROSECONDS = (1 << 12, 1 << 22, 1 << 24, 1 << 26), (1, 4000, 16000)
 MANY = 64  # nodes
-ROUNDS = 11
+ROUNDS = 5
 
 
 def nodes(clock: HostClock = HOST) -> Curve:
-    """The curve `node`: seconds that a node takes longer, by the bytes of work between the forward pass and the backward.
+    """The curve `node`: seconds that a node takes longer, by the bytes and the microseconds between the forward pass and it.
 
-    Rounds go over all sizes: what changes meanwhile falls on all of them alike.
+    Rounds go over all points: what changes meanwhile falls on all of them alike.
     """
     memory = torch.ones(BYTES[-1] // 4)
     leaf = torch.rand(16, requires_grad=True)
-    works: dict[Point, Run] = {(0,): lambda: None, **{(size,): between(size, 1, memory) for size in BYTES}}
+    points = itertools.product(BYTES, MICROSECONDS)
+    works: dict[Point, Run] = {(size, us): between(size, us, memory) for size, us in points}
     with torch.enable_grad():
         rounds = [{point: _each(leaf, work, clock) for point, work in works.items()} for _ in range(ROUNDS)]
-    found = {point: statistics.median(r[point] - r[(0,)] for r in rounds) for point in works}
-    return line("bytes", {point: found[point] for point in works if point != (0,)})
+    return surface({point: statistics.median(r[point] for r in rounds) for point in works})
 
 
 def _each(leaf: torch.Tensor, work: Run, clock: HostClock) -> float:
-    """Seconds of one node of many, those that every backward pass has left out; the first finds other caches."""
-    _, few, many = (clock.usual(partial(_backward, leaf, n, work))[0] for n in (1, 1, 1 + MANY))
+    """Seconds of one node of many, those that every backward pass has left out."""
+    few, many = (clock.usual(partial(_backward, leaf, n, work))[0] for n in (1, 1 + MANY))
     return (many - few) / MANY
 
 

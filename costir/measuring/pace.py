@@ -32,7 +32,7 @@ AGAIN: Mapping[str, Mapping[str, Point]] = {  # points that were timed: between 
 ROUNDS, AT_LEAST = 3, 0.0007  # as calibration times them
 CROWDED = 0.40  # longer than when it was calibrated: somebody else's work crowds the memory
 DRIVEN_OUT = ("turn", "frame")  # curves of code that others drive out
-CODE = (*DRIVEN_OUT, "interrupted", "resumed", "node")  # of all that calls lose
+CODE = (*DRIVEN_OUT, "interrupted", "resumed", "node", "objects_")  # of all that calls lose
 NO_TIME = (  # numbers that are no seconds, or not those of the model's work
     "apart_", "gone_", BANDWIDTH, "products", "vector", "lines", "pairs", "lost", "away", "pulse", "shared",
 )  # fmt: skip

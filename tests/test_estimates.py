@@ -149,7 +149,7 @@ def cold_of(function, *operands, read=0.0, made=0.0, back=1, work=0.0):
     call, estimator = calls_of(function, *operands)[-1], memories()
     r = Recorded(call, (), (back,) * len(call.inputs), (1,) * len(call.outputs), False, 0)
     ages = [[read] * len(call.inputs), [made] * len(call.outputs)]
-    return estimator._cold(r, estimator._alone(r, None)[1], work, *ages)
+    return estimator.fetching.cold(r, estimator._alone(r, None)[1], work, *ages)
 
 
 def test_memory_that_was_not_used_for_long_takes_longer():
@@ -346,5 +346,5 @@ def test_memory_that_was_left_alone_is_no_further_than_main_memory():
     near = Curve(("pool",), ((1 << 20, 1 << 26),), (2e-6, 3e-6))
     e, x = Estimator(Calibration(c.about, c.noise, c.numbers, {**c.curves, "far_read": near})), torch.rand(1 << 18)
     r = Recorded(calls_of(torch.relu, x)[-1], (), (1,), (1,), False, 0)
-    cold = e._cold(r, e._alone(r, None)[1], 0.0, [1.0], [0.0])
+    cold = e.fetching.cold(r, e._alone(r, None)[1], 0.0, [1.0], [0.0])
     assert cold == pytest.approx(3e-6 - 2e-6 * 1.5 ** (1 / 6))

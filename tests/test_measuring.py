@@ -25,7 +25,7 @@ from costir.hardware import load_chip
 from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
-from costir.measuring.estimate import bandwidth, fastest
+from costir.measuring.envelope import bandwidth, fastest
 from costir.measuring.kernel import Kernel
 from costir.measuring.kernels import kernels
 from costir.measuring.knee import crossing

@@ -30,8 +30,8 @@ from costir.ir import Conventions, Cost
 from costir.load.family import Built, Family
 from costir.measuring.calibrate import cpu_name
 from costir.measuring.demo_records import MEMORY, WAYS, Demo, Fusion, Product, Row, Scaling, Step, Way
+from costir.measuring.envelope import bandwidth as best_bandwidth
 from costir.measuring.estimate import Estimate, Estimator, total
-from costir.measuring.estimate import bandwidth as best_bandwidth
 from costir.measuring.lesson import SIZES, gpt
 from costir.measuring.measure import LOADED, clock_of
 from costir.measuring.pace import Pace, at_pace, pace

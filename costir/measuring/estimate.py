@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from costir.calibration import Calibration, Curve
 from costir.cost import cost_of
-from costir.ir import Call, Conventions, Cost, Tensor
-from costir.measuring.lookup import HEAVY, MATRICES, PICKED, PRODUCTS, VIEWS, lookups, of_type
+from costir.ir import Call, Conventions, Cost
+from costir.measuring.fetching import Fetching, Memory
+from costir.measuring.lookup import HEAVY, MATRICES, VIEWS, lookups, of_type
 from costir.measuring.lookup_parts import Lookup
 from costir.measuring.subject import Recorded
 
@@ -75,6 +76,7 @@ class Estimator:
         self.matrices = dict(self.rates)  # the library that multiplies matrices may be slower than that of convolutions
         if "products" in calibration.numbers and "fp32" in self.rates:
             self.matrices["fp32"] = calibration.numbers["products"]
+        self.fetching = Fetching(calibration)
         self._known: dict[tuple[str, tuple[float, ...]], float] = {}
 
     def seconds(self, found: Lookup) -> float:
@@ -105,7 +107,9 @@ class Estimator:
         """Seconds that the larger operand of a product takes longer than out of the core's own cache, used again and again."""
         weights, few = max(m, n) * k * FLOAT, min(m, n)
         size = self.c.curves["streamed"].grid[-1][0]
-        near, far = (self._levels(_Memory(0.0, back, 0.0, ""), 0.0, "streamed", "", few, k)[1] for back in (size, weights))
+        near, far = (
+            self.fetching.levels(Memory(0.0, back, 0.0, ""), 0.0, "streamed", "", few, k)[1] for back in (size, weights)
+        )
         return weights * max(0.0, far - near)
 
     def of(self, r: Recorded, cost: Cost | None = None) -> Estimate:
@@ -136,7 +140,7 @@ class Estimator:
         kinds = {r.kind: found[0].curve for r, (_, found) in zip(calls, alone, strict=True) if found}
         for i, (r, (e, found), pause) in enumerate(zip(calls, alone, pauses, strict=True)):
             ages = [[_passed(ends, i, ago) for ago in part] for part in (r.read, r.made)]
-            e = replace(e, cold=self._cold(r, found, e.kernel - e.call, *ages)) if found else e
+            e = replace(e, cold=self.fetching.cold(r, found, e.kernel - e.call, *ages)) if found else e
             out.append(self._apart(r, e, kinds, pause, each if _from_python(r) else 0.0, line))
         return out
 
@@ -160,7 +164,7 @@ class Estimator:
         kernel += self._by_contents(r, found)
         around = (0.0 if r.inner else python) + (framework if call.phase != "forward" else 0.0)
         around -= numbers.get("optimizer_inside", 0.0) if call.phase == "optimizer" else 0.0
-        cold = self._cold(r, found, kernel - empty, (), ()) if found else 0.0
+        cold = self.fetching.cold(r, found, kernel - empty, (), ()) if found else 0.0
         fresh, alike = self._fresh(call), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
@@ -259,117 +263,9 @@ class Estimator:
             return numbers["node"] if r.begins else 0.0
         return numbers["grad"] if r.tracked else 0.0
 
-    def _cold(
-        self, r: Recorded, found: list[Lookup], work: float, read_ages: Sequence[float], made_ages: Sequence[float]
-    ) -> float:
-        """Memory that was used longer ago than when the operator was timed alone: the further back, the slower.
-
-        It is fetched while the operator works: only where fetching lasts longer than `work` it is more. Products copy their
-        operands before they work; their weights were timed with them.
-        """
-        call, inplace = r.call, r.call.name.endswith("_")
-        read, written = _used(call.inputs, r.far, read_ages), _used(call.outputs, r.out, made_ages)
-        if inplace and call.inputs:  # its result is its first operand
-            written = {k: read.pop(k) for k in (call.inputs[0].ref,) if k in read}
-        rows = 0.0
-        if found[0].curve == "embedding" and call.inputs:
-            rows = self._rows(read.pop(call.inputs[0].ref), *found[0].sizes)
-        held = sum(m.nbytes for m in (*read.values(), *written.values()))
-        weights = [m for m in read.values() if m.role in ("weight", "state", "grad") and found[0].curve.startswith("mm")]
-        product = found[0].curve.startswith(PRODUCTS)  # they copy their operands, and their results, before and after they work
-        uses = ("read", "update" if inplace else "write")
-        if "mm" in found[0].curve:
-            uses = ("first", "sum" if any(x.curve == "bias" for x in found) else "result")
-        others = [(m, uses[0], "read") for m in read.values() if m not in weights]
-        others += [(m, uses[1], "update" if inplace else "write") for m in written.values()]
-        levels = [self._levels(m, held, f"far_{use}", f"aged_{kind}") for m, use, kind in others]
-        near, far = (sum(m.nbytes * x[i] for (m, *_), x in zip(others, levels, strict=True)) for i in (0, 1))
-        shown = max(0.0, far - (near if product else max(near, work)))
-        return rows + shown + sum(self._weights(m, *found[0].sizes) for m in weights)
-
-    def _rows(self, table: _Memory, rows: float, columns: float) -> float:
-        """Seconds that picking rows of a table takes longer than from one in the cache: each lies somewhere else."""
-        curves = self.c.curves
-        if "far_rows" not in curves:
-            return 0.0
-        near, far = (
-            self._levels(table._replace(back=b), 0.0, "far_read", "") for b in (table.back, curves["far_read"].grid[0][-1])
-        )
-        share = min(1.0, (near[1] - near[0]) / (far[1] - far[0])) if far[1] > far[0] else 0.0
-        return share * rows / PICKED * max(0.0, curves["far_rows"].at(columns) - curves["embedding"].at(PICKED, columns))
-
-    def _weights(self, m: _Memory, rows: float, columns: float, length: float) -> float:
-        """Seconds that weights of a product take longer than when it was timed alone, its work hiding some of their way."""
-        few, sizes = (1.0, length), (min(rows, columns), length)
-        if "streamed" not in self.c.curves:
-            return 0.0
-        near, far = self._levels(m, m.nbytes, "streamed", "", *sizes)
-        whole = [self._levels(m._replace(back=math.inf), 0.0, "streamed", "", *s) for s in (sizes, few)]
-        shown, all_of_it = (max(0.0, b - a) for a, b in whole)
-        fresh, old = self._levels(m, 0.0, "streamed", "aged_weights", *few)
-        aged = (old - fresh) * min(1.0, shown / all_of_it) if all_of_it else 0.0
-        least = whole[0][0]
-        return m.nbytes * max(0.0, max(far, least + aged) - near)
-
-    def _levels(self, m: _Memory, held: float, by_bytes: str, by_time: str, *sizes: float) -> tuple[float, float]:
-        """Seconds per byte: in a working set of `held` bytes that is used all the time, and as far back as the memory is now.
-
-        By the bytes since, or by the time since, whichever weighs more. `sizes` are those of `by_bytes` before its last.
-        """
-        curve, aged = self.c.curves.get(by_bytes), self.c.curves.get(by_time)
-        if curve is None:
-            return 0.0, 0.0
-        first, last = curve.grid[-1][0], curve.grid[-1][-1]
-        sizes = tuple(min(x, g[-1]) for x, g in zip(sizes, curve.grid, strict=False))
-        far, near = (curve.at(*sizes, min(max(size, first), last)) for size in (m.back, held))
-        if aged is not None:
-            back, age = (min(x, g[-1]) for x, g in zip((m.back, m.age * 1e6), aged.grid, strict=True))
-            far = max(far, min(far + aged.at(back, age) - aged.at(back, 0.0), curve.at(*sizes, last)))
-        return near / first, max(far, near) / first
-
     def _fresh(self, call: Call) -> float:
         made = [t for t in call.outputs if float(t.nbytes) >= FRESH]
         return 0.0 if call.name.endswith("_") else sum(float(t.nbytes) for t in made) * self.c.numbers["fresh"]
-
-
-def bandwidth(c: Calibration, working_set: float) -> float:
-    """The envelope at a working set in bytes: no kernel was seen to move more per second over as much memory."""
-    envelope = c.envelope
-    fits = [rate for size, rate in envelope if size <= working_set]
-    return fits[-1] if fits else envelope[0][1]
-
-
-def fastest(c: Calibration, working_set: float) -> float:
-    """Bytes per second that no kernel can be above, whatever ran before it.
-
-    Over and over again, more memory than a cache holds finds nothing in it; but of what was touched just before, a cache still
-    holds as much as fits: that part comes at the cache's bandwidth, and only the rest at that of the next.
-    """
-    envelope = c.envelope
-    ends = [size for size, _ in envelope[1:]] + [math.inf]
-    seconds, below = 0.0, 0.0
-    for (_, rate), end in zip(envelope, ends, strict=True):
-        part = min(max(working_set, 1.0), end)
-        seconds += (part - below) / rate
-        below = part
-    return max(working_set, 1.0) / seconds
-
-
-class _Memory(NamedTuple):
-    """An operand's or result's memory: its size, the bytes and seconds since it was touched, and what it is."""
-
-    nbytes: float
-    back: float
-    age: float
-    role: str
-
-
-def _used(tensors: Sequence[Tensor], backs: Sequence[int], ages: Sequence[float]) -> dict[int, _Memory]:
-    """By tensor; ages are 0 where they are not given."""
-    given = ages or [0.0] * len(backs)
-    return {
-        t.ref: _Memory(float(t.nbytes), float(back), age, t.role) for t, back, age in zip(tensors, backs, given, strict=False)
-    }
 
 
 def _passed(ends: Sequence[float], i: int, ago: int) -> float:

@@ -10,7 +10,7 @@ from costir.chip import Chip
 from costir.errors import SizeError
 from costir.hardware import calibration_of
 from costir.load.family import Family
-from costir.measuring.estimate import bandwidth
+from costir.measuring.envelope import bandwidth
 from costir.measuring.measure import Measurement, clock_of, measure
 
 ENDS = 3  # points at each end that make a straight part

@@ -26,7 +26,8 @@ from costir.hardware import calibration_of
 from costir.ir import Call, Conventions, Cost
 from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
-from costir.measuring.estimate import Estimate, Estimator, bandwidth, fastest, total
+from costir.measuring.envelope import bandwidth, fastest
+from costir.measuring.estimate import Estimate, Estimator, total
 from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.profile import in_place
 from costir.measuring.quiet import QuietClock

@@ -9,6 +9,7 @@ from typing import Any
 from costir.ir import Call
 from costir.measuring.lookup_parts import Lookup, Rule, Strides, ints, rows_of, shape
 
+Shape = tuple[int, ...]
 BLOCK = 8  # channels
 FEW_CHANNELS = 4  # of an image: they are packed together
 STEPS = (8, 64)  # of recurrent layers, that are timed
@@ -79,20 +80,25 @@ def _convolution(backward: bool) -> Rule:
             rest = math.gcd(BLOCK, w[1], out[1] // groups)
             curve = "grouped" if rest == BLOCK else "halves" if rest == BLOCK // 2 else "ragged"
             return [Lookup(curve + suffix, (side, math.sqrt(w[1] * out[1] / groups), groups), kernel / 9)]
-        steps = ints(call.args.get("stride", 1))
-        if max(steps) == 1 and kernel > 1 and math.prod(x[2:-1]) == 1:  # along one axis
-            larger = kernel / 3
-            sizes = (side**2, w[1] * max(1.0, larger), out[1])
-            return [Lookup("conv_line" + suffix, sizes, min(1.0, larger) * once)]
-        strided = "_strided" if max(steps) != 1 else ""
-        base = 1 if kernel == 1 else 3
-        # Channels and places of a window are one sum: a larger window of fewer channels is as much work, as well done.
-        larger = kernel / base**2
-        sizes = (side, w[1] * max(1.0, larger), out[1])
-        channels = (w[1] if w[1] > FEW_CHANNELS else 0, out[1]) if kernel > 1 else ()
-        return [Lookup(f"conv{base}{strided}{suffix}", sizes, min(1.0, larger) * once, channels=channels)]
+        return [_whole(call, x, w, (side, out[1]), suffix, once)]
 
     return rule
+
+
+def _whole(call: Call, x: Shape, w: Shape, result: tuple[float, int], suffix: str, once: float) -> Lookup:
+    """A convolution of all channels with all; `result` is its side and its channels.
+
+    Channels and places of a window are one sum: a larger window of fewer channels is as much work, as well done.
+    """
+    kernel, strided, (side, outside) = math.prod(w[2:]), max(ints(call.args.get("stride", 1))) != 1, result
+    line = not strided and kernel > 1 and math.prod(x[2:-1]) == 1  # along one axis
+    larger = kernel / (3 if line else 1 if kernel == 1 else 9)
+    sizes, times = (w[1] * max(1.0, larger), outside), min(1.0, larger) * once
+    if line:
+        return Lookup(f"conv_line{suffix}", (side**2, *sizes), times)
+    channels = (w[1] if w[1] > FEW_CHANNELS else 0, outside) if kernel > 1 else ()
+    curve = f"conv{1 if kernel == 1 else 3}{'_strided' if strided else ''}{suffix}"
+    return Lookup(curve, (side, *sizes), times, channels=channels)
 
 
 def _first_mask(call: Call) -> Any:

@@ -17,6 +17,7 @@ from costir.measuring.estimate import Estimator
 from costir.measuring.lookup import lookups
 from costir.measuring.profile import events
 from costir.measuring.subject import subject
+from costir.trace import record_calls
 
 
 def guessed(numbers):
@@ -55,6 +56,30 @@ def test_as_often_as_a_predictor_of_branches_is_wrong(numbers):
 def test_a_short_mask_has_nothing_to_guess_by():
     assert unforeseen(torch.tensor(True)) == 0
     assert unforeseen(torch.rand(HISTORY) > 0.5) == 0
+
+
+def test_what_does_not_lie_in_memory_is_not_looked_at():
+    class Marked(torch.Tensor):
+        pass
+
+    mask = torch.rand(100) > 0.5
+    for other in (mask.to_sparse(), mask.as_subclass(Marked), mask.to("meta")):
+        assert unforeseen(other) == 0
+    for other in (torch.zeros(64).to_sparse(), torch.zeros(64).as_subclass(Marked), torch.zeros(64, device="meta")):
+        assert apart("sqrt", other) == 0
+    assert unforeseen(mask[:0]) == 0
+
+
+def test_rows_that_a_mask_picks_are_looked_for_first():
+    """The mask becomes numbers; then rows are picked, or written to."""
+    x, mask = torch.rand(40, 6), torch.arange(40) % 4 == 0
+
+    def found(function):
+        return [(look.curve, look.sizes) for look in lookups(list(record_calls(function))[-1], (), None)]
+
+    assert found(lambda: x[mask]) == [("nonzero", (40,)), ("index", (10, 6))]
+    assert found(lambda: x.index_put((mask,), torch.rand(10, 6)))[:2] == [("nonzero", (40,)), ("index_put", (10, 6))]
+    assert found(lambda: torch.nonzero(mask)) == [("nonzero", (40,))]
 
 
 def test_a_mask_that_is_repeated_is_looked_at_as_it_is_gone_through():

@@ -14,7 +14,7 @@ import torch
 SAMPLE = 1 << 14  # numbers that are looked at
 HISTORY = 8  # numbers before, by which the next one is guessed
 TOGETHER = 16  # numbers that are computed at once
-BRANCHING = frozenset(("where", "masked_fill", "nonzero", "index", "masked_select"))  # operators
+BRANCHING = frozenset(("where", "masked_fill", "nonzero", "index", "index_put", "masked_select"))  # operators
 TINY = float(np.finfo(np.float32).tiny)
 APART: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # operators, and the numbers that they compute apart
     "sqrt": lambda x: x < TINY,
@@ -29,8 +29,10 @@ def unforeseen(mask: torch.Tensor) -> float:
     A mask of rows and triangles has almost none, one of what is above zero in an activation nearly half.
 
     Args:
-        mask: of bool, of any shape; its first 16384 numbers stand for all.
+        mask: of bool, of any shape; its first 16384 numbers stand for all. Sparse ones and subclasses are not looked at.
     """
+    if not _is_plain(mask):
+        return 0.0
     found = np.asarray(mask.detach().numpy().flat[:SAMPLE]).astype(np.int64)
     number = len(found) - HISTORY
     if number <= 0:
@@ -39,6 +41,11 @@ def unforeseen(mask: torch.Tensor) -> float:
     every = np.bincount(before, minlength=1 << HISTORY)
     ones = np.bincount(before[found[HISTORY:] > 0], minlength=1 << HISTORY)
     return float((_missed(ones, every - ones) + _missed(every - ones, ones)).sum() / number)
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    """Whether its numbers lie in memory."""
+    return type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided and t.device.type == "cpu"
 
 
 def _missed(some: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -55,7 +62,9 @@ def apart(operator: str, operand: torch.Tensor) -> float:
         operand: of float32, in memory one after the other; others are not looked at. About a thousand groups stand for all.
     """
     is_apart = APART.get(operator)
-    if is_apart is None or operand.dtype != torch.float32 or not operand.is_contiguous() or not operand.numel():
+    if is_apart is None or not _is_plain(operand) or operand.dtype != torch.float32:
+        return 0.0
+    if not operand.is_contiguous() or not operand.numel():
         return 0.0
     numbers = operand.detach().numpy().reshape(-1)
     groups = numbers[: len(numbers) // TOGETHER * TOGETHER].reshape(-1, TOGETHER) if len(numbers) >= TOGETHER else numbers[None]

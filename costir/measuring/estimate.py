@@ -170,6 +170,8 @@ class Estimator:
 
     def _filled(self, x: Lookup) -> Lookup:
         """At as many channels as fill whole vectors of this machine."""
+        if not x.channels:
+            return x
         vector = self.c.numbers.get("vector", 1.0)
         more = [math.ceil(n / vector) * vector / n if n else 1.0 for n in x.channels]
         others = len(x.sizes) - len(more)

@@ -237,7 +237,7 @@ def _picked(curve: str) -> Rule:
         index, mask = ([t for t in call.inputs[1:] if t.dtype.startswith(kind)] for kind in ("int", "bool"))
         moved = call.outputs[0] if curve == "index" else call.inputs[-1]
         rows = max((numel(t) for t in index), default=1)
-        if mask and curve == "index":  # it becomes numbers first
+        if mask:  # it becomes numbers first
             return [Lookup("nonzero", (numel(mask[0]),)), Lookup(curve, rows_by(moved, math.prod(shape(moved)[1:])))]
         if not index:
             return [Lookup(curve, (numel(moved), 1), alike=True)]

@@ -149,7 +149,7 @@ def _roofs(axes: Axes, peaks: dict[str, float], slopes: dict[str, float]) -> Non
         start = peak / max(slopes.values())
         axes.plot([start, high], [peak, peak], color=DARK, lw=1.4, zorder=2)
         x, shift, side = (start, 4, "left") if peak == top else (high, -4, "right")
-        axes.annotate(f"{name} products {si(peak, 'FLOP/s')}", (x, peak), (shift, 3), textcoords="offset points", fontsize=8,
+        axes.annotate(f"{name} peak {si(peak, 'FLOP/s')}", (x, peak), (shift, 3), textcoords="offset points", fontsize=8,
                       color=DARK, ha=side)  # fmt: skip
     for name, rate in slopes.items():
         axes.plot([low, top / rate], [low * rate, top], color=DARK, lw=1.4, ls="--" if "cache" in name else "-", zorder=2)

@@ -17,6 +17,7 @@ from costir.units import si
 SMALL = 0.005  # operators below this share of the time are one line
 OFF, OF_ALL = 0.25, 0.01  # of an operator's time, and of all: estimates that are further off are named
 SCHEMA = "costir/measure/1"
+NONE = 1e-9  # seconds: less is a rounding
 MATCHED = (
     "operators in place by torch's profiler, the whole without it, the best of many steps; only while nothing else ran here"
 )
@@ -45,8 +46,15 @@ def _document(found: Sequence[Measurement], swept: str, reason: Why | None, brie
     if reason is not None:
         tables.append(_parts(m, reason))
         tail.append(Fact("would help most", reason.advice))
-    tail += [Fact("note", n) for n in dict.fromkeys(n for x in found for n in x.notes)]
+    tail += [Fact("note", n) for n in _notes(found, swept)]
     return Document(f"{subject_title(m.name, m.phase)}, measured", tuple(head), tuple(tables), tuple(tail))
+
+
+def _notes(found: Sequence[Measurement], swept: str) -> Iterator[str]:
+    """What is to be known, each once; of a sweep, at which points, where not at all."""
+    for note in dict.fromkeys(n for m in found for n in m.notes):
+        where = [str(m.sizes[swept]) for m in found if note in m.notes] if swept else []
+        yield note if len(where) in (0, len(found)) else f"{swept} = {', '.join(where)}: {note}"
 
 
 def _pace(found: Sequence[Measurement]) -> str:
@@ -64,7 +72,8 @@ def _off(m: Measurement) -> Iterator[tuple[float, str]]:
         wrong = r.estimate - (r.measured or 0)
         if r.error is not None and abs(r.error) > OFF and abs(wrong) > OF_ALL * m.measured:
             why = "no curve of its own was calibrated" if r.alike else f"{r.binds} binds it"
-            yield wrong, f"{r.path} {r.op}: estimate {r.error:+.0%}, {_signed(wrong)}; {why}"
+            phase = f"{r.phase} " if m.phase != "forward" else ""
+            yield wrong, f"{phase}{f'{r.path} {r.op}'.strip()}: estimate {r.error:+.0%}, {_signed(wrong)}; {why}"
     wrong = m.around - m.between
     if abs(wrong) > OF_ALL * m.measured and abs(wrong) > OFF * m.between and any(r.measured for r in m.rows):
         yield wrong, f"between operators: estimate {_signed(wrong)}; modules, Python, autograd"
@@ -93,7 +102,7 @@ def _operators(m: Measurement, brief: bool) -> Table:
         if r.phase != before and m.phase != "forward":
             lines.append(Entry("phase", (r.phase, *[""] * 6)))
         before = r.phase
-        name = f"  {r.path} {r.op}".rstrip() + ("*" if r.alike else "")
+        name = "  " + f"{r.path} {r.op}".strip() + ("*" if r.alike else "")
         lines.append(Entry("operator", (name, str(r.count), *_cells(r.bound, r.estimate, r.measured), r.binds)))
     if small:
         lines.append(Entry("small", (f"  {len(small)} small operators", str(sum(r.count for r in small)), *_sum(small), "")))
@@ -182,7 +191,8 @@ def _result(found: Sequence[Measurement], swept: str) -> Iterator[Fact]:
 
 def _parts(m: Measurement, reason: Why) -> Table:
     columns = (Column("where the time goes"), Column("time", right=True), Column("share", right=True))
-    lines = [Entry("operator", (p.words, seconds(p.seconds), f"{p.seconds / m.measured:.1%}")) for p in reason.parts]
+    shown = [(p.words, p.seconds if abs(p.seconds) >= NONE else 0.0) for p in reason.parts]
+    lines = [Entry("operator", (words, seconds(s), f"{s / m.measured:.1%}")) for words, s in shown]
     return Table(columns, (*lines, Entry("rule"), Entry("total", ("measured", seconds(m.measured), "100.0%"))), "why")
 
 
@@ -194,11 +204,13 @@ _HEAD = ("phase", "path", "operator", "count", "bound", "estimate", "measured", 
 def _rows(found: Sequence[Measurement], reason: Why | None) -> Iterator[tuple[Any, ...]]:
     """A row for every operator; with --why also one for every part of the whole, and a column that tells them apart."""
     if reason is None:
-        yield from (_HEAD, *(_flat(m, r) for m in found for r in m.rows))
+        yield _HEAD
+        for m in found:
+            yield from (*(_flat(m, r) for r in m.rows), _total(m))
         return
     m = found[0]
     yield ("table", *_HEAD)
-    yield from (("operators", *_flat(m, r)) for r in m.rows)
+    yield from (("operators", *row) for row in (*(_flat(m, r) for r in m.rows), _total(m)))
     for p in reason.parts:
         known = {"path": p.words, "operator": p.key, "measured": p.seconds, "sizes": _sizes(m)}
         yield ("why", *(known.get(column) for column in _HEAD))
@@ -210,6 +222,10 @@ def _sizes(m: Measurement) -> str:
 
 def _flat(m: Measurement, r: Row) -> tuple[Any, ...]:
     return (r.phase, r.path, r.op, r.count, r.bound, r.estimate, r.measured, r.error, r.binds, _sizes(m))
+
+
+def _total(m: Measurement) -> tuple[Any, ...]:
+    return ("", "", "total", m.operators, m.bound, m.estimate, m.measured, m.summary.total_error, "", _sizes(m))
 
 
 def _data(found: Sequence[Measurement], swept: str, reason: Why | None) -> dict[str, Any]:

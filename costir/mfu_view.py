@@ -105,7 +105,7 @@ def _counts(c: Counted, m: MFU) -> str:
     if c.convention == "hardware":
         return f"all matmuls of the step, {scores[m.conventions.attention]}"
     if c.convention == "causal" and any(x.convention == "full" and x.flops == c.flops for x in m.counted):
-        return "the same: it has no scores that are masked"
+        return "the same: no operator is told that scores are masked"
     return f"{f'{times} x ' if times > 1 else ''}matmuls of the forward pass, {scores[c.convention]}"
 
 

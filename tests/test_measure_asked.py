@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import subprocess
 import sys
 import time
@@ -104,6 +105,19 @@ def test_where_the_time_goes_is_in_a_csv_too(chip):
     parts = {r["operator"]: float(r["measured"]) for r in asked if r["table"] == "why"}
     assert parts == {p.key: p.seconds for p in why(m).parts}
     assert sum(parts.values()) == pytest.approx(m.measured)
+
+
+def test_every_point_of_a_sweep_has_its_whole_in_a_csv_and_its_own_notes(chip):
+    """Operators are not timed there, so that the whole is what was measured; a note says of which points it is."""
+    m = costir.measure(lambda B=2: (nn.Linear(4, 4), (torch.zeros(B, 4),), {}), chip=chip)
+    other = replace(m, sizes={"B": 4}, measured=2 * m.measured, notes=("busy: no verdict", "everywhere"))
+    view = measure_views.measured([replace(m, notes=("everywhere",)), other], "B", None)
+    rows = list(csv.DictReader(io.StringIO(render(view, "csv"))))
+    wholes = [(r["sizes"], float(r["measured"])) for r in rows if r["operator"] == "total"]
+    assert wholes == [("B=2", m.measured), ("B=4", 2 * m.measured)]
+    text = render(view, "text")
+    assert "B = 4: busy: no verdict" in text
+    assert re.search(r"(?m)^ +note +everywhere$", text)
 
 
 # ------------------------------------------------------------------------------------------------------ refused before work

@@ -89,7 +89,7 @@ def test_the_largest_operators_have_names_that_cover_nothing(crowded):
     boxes = [t.get_window_extent() for t in (*found, *level)]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
     assert all(frame.x0 <= b.x0 and b.x1 <= frame.x1 and frame.y0 <= b.y0 and b.y1 <= frame.y1 for b in boxes)
-    assert sorted(t.get_text() for t in roofs) == ["fp32 products 100 GFLOP/s", "main memory 20 GB/s", "nearest cache 100 GB/s"]
+    assert sorted(t.get_text() for t in roofs) == ["fp32 peak 100 GFLOP/s", "main memory 20 GB/s", "nearest cache 100 GB/s"]
     assert all(frame.contains(*t.get_window_extent().p0) and frame.contains(*t.get_window_extent().p1) for t in roofs)
 
 
@@ -134,7 +134,7 @@ def test_the_roof_is_that_of_the_type(chip):
     product = replace(row("forward", "up", "mm", 1e-3, 400), bound=0.9e-3 / 8)
     axes = drawn(measure_plot.roofline_figure(measurement(chip, [product], 1e-3, phase="forward")))
     words = [t.get_text() for t in axes.texts]
-    assert "bf16 products 800 GFLOP/s" in words
+    assert "bf16 peak 800 GFLOP/s" in words
     assert not any("fp32" in w for w in words)
     assert "Not drawn" not in caption(axes)
 

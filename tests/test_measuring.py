@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import mmap
 import random
 import re
 import sys
@@ -26,6 +27,8 @@ from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
 from costir.measuring.envelope import bandwidth, fastest
+from costir.measuring.estimate import Estimator
+from costir.measuring.faults import Counted
 from costir.measuring.kernel import Kernel
 from costir.measuring.kernels import kernels
 from costir.measuring.knee import crossing
@@ -298,12 +301,73 @@ def test_steps_that_are_far_apart_get_no_verdict(chip, free, monkeypatch):
 def test_a_library_that_is_slower_than_another_is_named(chip):
     """Half of the rate of convolutions is all that its products reach: other sizes would not help."""
     m = costir.measure(small, chip=chip)
-    slow = replace(m, rows=tuple(replace(r, parts=replace(r.parts, kernel=r.bound + 1.0)) for r in m.rows))
+    rows = tuple(replace(r, parts=replace(r.parts, kernel=r.bound + 1.0)) for r in m.rows)
+    slow = replace(m, rows=rows, measured=len(rows) + 1.0)
     for products, named in ((1e11, False), (5e10, True)):
         machine = replace(chip, calibration=chip.calibration.changed({}, {"products": products}))
         advice = why(replace(slow, chip=machine)).advice
         assert "library efficiency at these sizes" in advice
         assert ("reach at most 50 GFLOP/s of the 100 GFLOP/s that its convolutions reach here" in advice) == named
+
+
+def test_no_part_is_blamed_where_all_of_them_are_more_than_was_measured(chip):
+    m = costir.measure(small, chip=chip)
+    rows = tuple(replace(r, parts=replace(r.parts, cold=1.0)) for r in m.rows)
+    advice = why(replace(m, rows=rows, measured=len(rows) / 2)).advice
+    assert advice.startswith("a new calibration: the parts add up to ")
+    assert "weights from beyond the cache, may be none" in advice
+
+
+def test_roots_of_an_optimizer_are_not_the_models_functions(chip):
+    """A norm's one root for each channel is no function of its numbers; AdamW takes one of every parameter."""
+
+    def model(B=4):
+        return nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.GELU()), (torch.rand(B, 3, 16),), {}
+
+    m = costir.measure(model, chip=chip, phase="train")
+    special = {(r.phase, r.op) for r in m.rows if r.special}
+    assert special >= {("forward", "gelu"), ("optimizer", "sqrt")}
+    assert not any("batch_norm" in op for _, op in special)
+    rows = tuple(replace(r, parts=replace(r.parts, kernel=r.bound + (r.op == "sqrt"))) for r in m.rows)
+    assert "an optimizer with fewer functions" in why(replace(m, rows=rows, measured=1.5)).advice
+
+
+def test_pages_that_come_anew_at_every_step_are_counted_and_estimated(chip):
+    """Memory that is mapped for a call and given back after it, as a heap that is cut back does."""
+    with_pages = Counted(lambda: mmap.mmap(-1, 1 << 22).write(b"x" * (1 << 22)))
+    for _ in range(4):
+        with_pages()
+    assert with_pages.fresh() >= 1 << 22
+    quiet = Counted(lambda: None)
+    quiet()
+    assert quiet.fresh() < 1 << 16
+    model = subject(family_of(lambda: (nn.ReLU(), (torch.rand(1 << 18),), {}), {}), {}, "forward")
+    calls, c = model.record(), chip.calibration
+    plain, half, whole = (Estimator(c, fresh=f).all(calls, 0)[0].fresh for f in (0.0, 1 << 19, 1 << 23))
+    assert plain == 0
+    assert half == pytest.approx((1 << 19) * c.numbers["fresh"])
+    assert whole == pytest.approx((1 << 20) * c.numbers["fresh"])  # no more than it makes
+
+
+def test_a_table_is_read_where_rows_are_picked():
+    """What lies between two uses of other memory is the rows, not all of the table."""
+
+    class Tables(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Embedding(1 << 14, 64), nn.EmbeddingBag(1 << 14, 64, mode="sum")
+
+        def forward(self, i):
+            return torch.relu(self.a(i)).sum() + self.b.weight[i[:2]].sum() + self.b(i[None]).sum()
+
+    model = subject(family_of(lambda: (Tables(), (torch.arange(8),), {}), {}), {}, "forward")
+    calls = model.record()
+    table, rows = (1 << 14) * 64 * 4, 8 * 64 * 4
+    picking = [r for r in calls if r.call.name in ("embedding", "_embedding_bag", "index")]
+    assert len(picking) == 3
+    assert all(r.moved < table / 100 for r in calls)
+    assert all(max(r.far, default=0) < table / 10 for r in calls)
+    assert picking[0].moved >= rows
 
 
 def test_two_timings_of_the_same_are_the_better_one():

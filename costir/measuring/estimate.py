@@ -18,6 +18,7 @@ from costir.measuring.lookup_parts import Lookup
 from costir.measuring.subject import Recorded
 
 FRESH = 32 << 20  # bytes from which an allocation gets fresh pages from the system at every call (glibc's largest threshold)
+LARGE = 128 << 10  # bytes from which it may, as its heap is cut back (glibc's smallest threshold)
 LOOP = 1 << 20  # bytes
 SHARED = 1.5  # by this power of its amount an operator's code drives out that of others
 FLOAT = 4  # bytes: the curves are of float32
@@ -68,10 +69,12 @@ class Estimator:
     Args:
         calibration: of this machine; its curves are of float32.
         rates: FLOP/s of products by type, as in a chip's `matrix`, for calls of other types.
+        fresh: bytes of pages that the system was seen to give in one step; what is above the results that always get fresh ones
+            is taken to be spread over the other large results.
     """
 
-    def __init__(self, calibration: Calibration, rates: Mapping[str, float] | None = None) -> None:
-        self.c = calibration
+    def __init__(self, calibration: Calibration, rates: Mapping[str, float] | None = None, fresh: float = 0.0) -> None:
+        self.c, self.fresh, self._share = calibration, fresh, 0.0
         self.rates = rates or {}
         self.matrices = dict(self.rates)  # the library that multiplies matrices may be slower than that of convolutions
         if "products" in calibration.numbers and "fp32" in self.rates:
@@ -130,6 +133,8 @@ class Estimator:
             costs: of the calls, where they are known already.
         """
         given: Sequence[Cost | None] = costs or [None] * len(calls)
+        always, seldom = (sum(_made(r.call, *limits) for r in calls) for limits in ((FRESH, math.inf), (LARGE, FRESH)))
+        self._share = min(1.0, max(0.0, self.fresh - always) / seldom) if seldom else 0.0
         alone = [self._alone(r, cost) for r, cost in zip(calls, given, strict=True)]
         ends = list(itertools.accumulate(e.total for e, _ in alone))
         pauses = _pauses(calls, [e.total for e, _ in alone])
@@ -207,8 +212,7 @@ class Estimator:
         if curve != "empty" and r.since > 0 and not near:  # the allocator's code runs all the time
             apart, others = numbers.get(f"apart_{curve}", 1.0), sum(self._driven_out(kinds[k]) for k in r.others if k in kinds)
             gone = numbers.get(f"gone_{curve}", apart) * self.interrupted("interrupted", (r.since, pause.own))
-            own = apart * self._turn(apart, others) + gone
-            own *= INNER if r.inner else 1.0
+            own = apart * self._turn(apart, others) * (INNER if r.inner else 1.0) + gone
         return replace(alone, apart=own, framework=alone.framework + around, around=alone.around + around)
 
     def _driven_out(self, curve: str) -> float:
@@ -266,8 +270,14 @@ class Estimator:
         return numbers["grad"] if r.tracked else 0.0
 
     def _fresh(self, call: Call) -> float:
-        made = [t for t in call.outputs if float(t.nbytes) >= FRESH]
-        return 0.0 if call.name.endswith("_") else sum(float(t.nbytes) for t in made) * self.c.numbers["fresh"]
+        return (_made(call, FRESH, math.inf) + self._share * _made(call, LARGE, FRESH)) * self.c.numbers["fresh"]
+
+
+def _made(call: Call, least: float, below: float) -> float:
+    """Bytes of new results of such a size."""
+    if call.name.endswith("_") or call.name in VIEWS:
+        return 0.0
+    return sum(float(t.nbytes) for t in call.outputs if least <= float(t.nbytes) < below)
 
 
 def _passed(ends: Sequence[float], i: int, ago: int) -> float:

@@ -12,6 +12,8 @@ from costir.measuring.lookup import PICKED, PRODUCTS
 from costir.measuring.lookup_parts import Lookup
 from costir.measuring.subject import Recorded
 
+PICKING = ("embedding", "bag", "bag_mean", "index")  # curves of operators that read rows of their first operand
+
 
 class Memory(NamedTuple):
     """An operand's or result's memory: its size, the bytes and seconds since it was touched, and what it is."""
@@ -53,8 +55,8 @@ class Fetching:
         if inplace and call.inputs:  # its result is its first operand
             written = {k: read.pop(k) for k in (call.inputs[0].ref,) if k in read}
         rows = 0.0
-        if found[0].curve == "embedding" and call.inputs:
-            rows = self._rows(read.pop(call.inputs[0].ref), *found[0].sizes)
+        if found[-1].curve in PICKING and call.inputs and call.inputs[0].ref in read:
+            rows = self._rows(read.pop(call.inputs[0].ref), *found[-1].sizes)
         held = sum(m.nbytes for m in (*read.values(), *written.values()))
         weights = [m for m in read.values() if m.role in ("weight", "state", "grad") and found[0].curve.startswith("mm")]
         product = found[0].curve.startswith(PRODUCTS)  # they copy their operands, and their results, before and after they work

@@ -28,6 +28,7 @@ from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
 from costir.measuring.envelope import bandwidth, fastest
 from costir.measuring.estimate import Estimate, Estimator, total
+from costir.measuring.faults import Counted
 from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.profile import in_place
 from costir.measuring.quiet import QuietClock
@@ -42,6 +43,8 @@ FASTER = 1.25  # times the core's speed in the calibration: that was made while 
 UNSTEADY = 0.30  # repeated steps that are so far apart say that others use the same caches, though not the core
 AWAY = 0.20  # of a core's time, or of the timings: a calibration that had to share so much says little
 SHORT = 0.1  # of a bound
+UNEVEN = 0.03  # of a step: less is not worth a note
+USUAL_ERROR = 0.15  # of a whole step, on a quiet machine
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments
 ROUNDS, FURTHER, AT_LEAST, MOST = 9, 18, 0.04, 3.0  # of the whole step, and seconds
@@ -186,7 +189,9 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         calls = model.record()
         wall, cpu = time.perf_counter(), time.process_time()
         quiet = clock.calm
-        found = timed(model.step, ROUNDS, AT_LEAST, MOST, clock, FURTHER)
+        step = Counted(model.step)
+        found = timed(step, ROUNDS, AT_LEAST, MOST, clock, FURTHER)
+        fresh = step.fresh()
         quiet = clock.calm - quiet
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
@@ -201,7 +206,7 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     each = [
         row_of(r, s if s is None else s * scale, parts, chip, c, saved)
         for r, s, parts, saved in zip(
-            calls, seconds, Estimator(today, rates_of(chip)).all(calls, model.lines), _fusable(calls, c), strict=True
+            calls, seconds, Estimator(today, rates_of(chip), fresh).all(calls, model.lines), _fusable(calls, c), strict=True
         )
     ]
     rows = tuple(_now(row, found.speed) for row in _grouped(each))
@@ -211,7 +216,8 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between / found.speed,
         max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
-        len(calls), summary, usual.at_speed(found.speed), (*notes(c, loaded, share), *unlike),
+        len(calls), summary, usual.at_speed(found.speed),
+        (*notes(c, loaded, share), *unlike, *_asides(scale, fresh * c.numbers.get("fresh", 0.0), found.best)),
     )  # fmt: skip
 
 
@@ -249,8 +255,13 @@ def row_of(r: Recorded, measured: float | None, parts: Estimate, chip: Chip, c: 
     flops, nbytes = float(cost.flops), float(cost.nbytes)
     return Row(
         r.call.phase, path, r.call.name, 1, bound, parts.inside, measured, binds, parts, parts.alike, flops, nbytes,
-        cost.special != 0 and cost.matmul == 0, min(saved, bound),
+        _evaluates(r.call, cost), min(saved, bound),
     )  # fmt: skip
+
+
+def _evaluates(call: Call, cost: Cost) -> bool:
+    """Whether most of its numbers need a special function; a norm takes one root for each of its rows."""
+    return cost.matmul == 0 and float(cost.special) >= max((float(t.numel) for t in call.outputs), default=1.0) / 2 > 0
 
 
 def _fusable(calls: Sequence[Recorded], c: Calibration) -> list[float]:
@@ -337,7 +348,7 @@ def _summary(rows: Sequence[Row], estimate: float, measured: float, noise: float
     unsure = sum(r.estimate for r in rows if r.alike) / estimate if estimate else 0.0
     return Summary(
         estimate / measured - 1, statistics.median(large) if large else 0.0, nearer, near,
-        sum(r.violated > max(noise, 0.02) for r in rows), noise, 0.10 + noise + unsure, loaded,
+        sum(r.violated > max(noise, 0.02) for r in rows), noise, USUAL_ERROR + noise + unsure, loaded,
     )  # fmt: skip
 
 
@@ -355,6 +366,22 @@ def _unlike(c: Calibration, quiet: int, run: Timed) -> list[str]:
         found.append(f"{faster}: no verdict; run costir calibrate again")
     if run.spread > UNSTEADY:
         found.append(f"repeated steps are {run.spread:.0%} apart, as others use the same caches or memory: no verdict")
+    return found
+
+
+def _asides(scale: float, fresh: float, whole: float) -> list[str]:
+    """What a reader should know who looks at single operators."""
+    found = []
+    if scale < 1 - UNEVEN:
+        found.append(
+            f"under the profiler the operators take {1 / scale - 1:.0%} longer than the whole step without it, so they are "
+            "shown in proportion, and nothing is left between them"
+        )
+    if fresh > UNEVEN * whole:
+        found.append(
+            f"about {fresh / whole:.0%} of the step is fresh pages: the allocator hands memory back to the system, which "
+            "MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ of glibc, or another allocator, avoid"
+        )
     return found
 
 

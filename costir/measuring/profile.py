@@ -68,12 +68,13 @@ def _one_run(seen: Sequence[Event], calls: Sequence[Recorded]) -> list[float | N
 def _names(r: Recorded) -> tuple[str, ...]:
     """The events of a call; none for a view, which has none that is surely its own (a recorded view may run as an alias).
 
-    Gradients that meet, and biases of some linear layers, are added in place where nobody looks on.
+    Gradients that meet, and biases of some linear layers, are added in place where nobody looks on, as rows of a table are put.
     """
     if r.call.name in VIEWS:
         return ()
     name = f"{r.call.op.split('.')[0]}::{r.call.name}"
-    return (name, f"{name}_") if r.call.name == "add" else (name,)
+    others = {"add": (f"{name}_",), "index_put": (f"{name}_", "aten::_index_put_impl_")}
+    return (name, *others.get(r.call.name, ()))
 
 
 def events(step: Callable[[], Any]) -> list[Event]:

@@ -25,6 +25,7 @@ from costir.tracing.paths import paths
 from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
 RECORDED = 4  # steps
+PICKING = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "index_select")  # rows of their first operand
 CONVOLUTIONS = ("convolution", "convolution_backward")
 NO_NODE = -1
 
@@ -272,7 +273,7 @@ class _RealRecorder(Recorder):
     def note_call(self, op: str, args: dict[str, Any], out: Any) -> None:
         before = len(self.events)
         super().note_call(op, args, out)
-        spans = [_span(t) for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor)]
+        spans = _read(op, [t for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor)])
         made = [_span(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         place = _place() if len(self.events) > before else (0, 0)
         node = _node() if self.scope.phase == "backward" else NO_NODE
@@ -335,6 +336,16 @@ def _inner(ops: Sequence[str], places: Sequence[Place]) -> list[bool]:
         if not out[-1]:
             place, first = here, op
     return out
+
+
+def _read(op: str, tensors: Sequence[torch.Tensor]) -> list[Span]:
+    """The memory of operands; of a table, as much as the rows that are picked."""
+    spans = list(map(_span, tensors))
+    if op.split(".")[1] in PICKING and len(tensors) > 1 and tensors[0].dim():
+        table, index = tensors[:2]
+        rows = index.numel() if index.dtype is not torch.bool else len(table)
+        spans[0] = spans[0][0], min(spans[0][1], rows * spans[0][1] // max(1, len(table)))
+    return spans
 
 
 def _span(t: torch.Tensor) -> Span:

@@ -15,9 +15,11 @@ _ADVICE = {
     "fusing": "fuse elementwise operators (torch.compile), so that intermediate results are not written and read again",
     "efficiency": "other sizes or layouts: the library does not reach its best rate at these",
     "special": "cheaper functions (tanh for erf in GELU, relu), or fewer evaluations",
+    "optimizer": "an optimizer with fewer functions of each parameter, or sparse gradients for tables with few rows in use",
     "cold": "a larger batch, or weights in a smaller type: they come from beyond the cache",
     "apart": "fewer kinds of operators in turn (torch.compile): each finds the caches full of another's code and data",
-    "fresh": "in-place operators, or reusing buffers: the system gives new pages for large results at every step",
+    "fresh": "in-place operators, or reusing buffers, or an allocator that keeps its memory (MALLOC_TRIM_THRESHOLD_ and "
+    "MALLOC_TOP_PAD_ of glibc): the system gives new pages for large results at every step",
     "call": "fewer or larger operators (torch.compile, a larger batch): the calls themselves take the time",
     "framework": "fewer Python calls between operators (torch.compile, foreach or fused optimizers, a larger batch)",
     "compute": "a machine with a higher rate, or a type that is multiplied faster: the step is near its bound",
@@ -72,7 +74,13 @@ def why(m: Measurement) -> Why:
         largest = parts[0]
     by = {b: sum(r.bound for r in m.rows if r.binds == b) for b in ("memory", "compute")}
     key = max(by, key=lambda b: by[b]) if largest.key == "floor" else largest.key
+    if key == "special" and sum(s for r, s in slack if r.special and r.phase == "optimizer") > special / 2:
+        key = "optimizer"
     advice = _ADVICE[key] + (_slower_library(m.chip) if key == "efficiency" else "")
+    over = -parts[-1].seconds / m.measured
+    if largest.key != "floor" and over * m.measured > largest.seconds / 2:
+        doubt = f"the parts add up to {over:.0%} more than was measured, so that the largest, {largest.words}, may be none"
+        return Why(parts, f"a new calibration: {doubt}")
     return Why(parts, f"{largest.words}, {largest.seconds / m.measured:.0%} of the time: {advice}")
 
 

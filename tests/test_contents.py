@@ -78,7 +78,9 @@ def test_rows_that_a_mask_picks_are_looked_for_first():
         return [(look.curve, look.sizes) for look in lookups(list(record_calls(function))[-1], (), None)]
 
     assert found(lambda: x[mask]) == [("nonzero", (40,)), ("index", (10, 6))]
-    assert found(lambda: x.index_put((mask,), torch.rand(10, 6)))[:2] == [("nonzero", (40,)), ("index_put", (10, 6))]
+    assert found(lambda: x.index_put((mask,), torch.rand(10, 6)))[:2] == [("nonzero", (40,)), ("index", (10, 6))]
+    add = lambda: x.index_put((mask,), torch.rand(10, 6), accumulate=True)
+    assert found(add) == [("nonzero", (40,)), ("index_put", (10, 6))]
     assert found(lambda: torch.nonzero(mask)) == [("nonzero", (40,))]
 
 

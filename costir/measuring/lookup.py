@@ -231,17 +231,18 @@ def _pooling(curve: str) -> Rule:
 
 
 def _picked(curve: str) -> Rule:
-    """Rows of a table, picked by numbers or written to them; what is written to is copied before, where it is not in place."""
+    """Rows of a table, picked by numbers or added to them; rows that are only written take as long as those that are picked."""
 
     def rule(call: Call, strides: Strides) -> list[Lookup]:
+        which = "index" if curve == "index_put" and call.args.get("accumulate") is not True else curve
         index, mask = ([t for t in call.inputs[1:] if t.dtype.startswith(kind)] for kind in ("int", "bool"))
         moved = call.outputs[0] if curve == "index" else call.inputs[-1]
         rows = max((numel(t) for t in index), default=1)
         if mask:  # it becomes numbers first
-            return [Lookup("nonzero", (numel(mask[0]),)), Lookup(curve, rows_by(moved, math.prod(shape(moved)[1:])))]
+            return [Lookup("nonzero", (numel(mask[0]),)), Lookup(which, rows_by(moved, math.prod(shape(moved)[1:])))]
         if not index:
-            return [Lookup(curve, (numel(moved), 1), alike=True)]
-        return [Lookup(curve, (rows, max(1, numel(moved) / max(1, rows))))]
+            return [Lookup(which, (numel(moved), 1), alike=True)]
+        return [Lookup(which, (rows, max(1, numel(moved) / max(1, rows))))]
 
     return rule
 

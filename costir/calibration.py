@@ -25,6 +25,11 @@ WORK = 0.02  # at the least, of the shortest time of a curve: the rest is what a
 PARTS = ("rows", "heads", "channels", "groups", "length")  # axes that count equal parts, one computed after the other
 MOST_THREADS = 4096
 USUAL_PULSES = (1e-7, 1e-2)  # seconds: of a pulse of any processor
+SURFACE = ("bytes", "us")  # touched and passed between
+AXES = {  # of curves of what is lost, by how their names begin; those of kernels are over their kernels' sizes
+    "interrupted": SURFACE, "resumed": SURFACE, "node": SURFACE, "objects_": SURFACE, "aged_": SURFACE, "frame": ("bytes",),
+    "turn_": ("others",), "streamed": ("m", "k", "pool"), "far_rows": ("columns",), "far_": ("pool",),
+}  # fmt: skip
 BANDWIDTH = "bandwidth_"  # and a working set: the name of a number
 
 
@@ -176,7 +181,7 @@ def from_table(where: str, table: Any) -> Calibration | None:
             raise ChipError(
                 f"{where}: its calibration has format {table['format']}, not {FORMAT}", "run costir calibrate again"
             )
-        curves = _Named(where, "curve", {name: _curve(c) for name, c in table["curve"].items()})
+        curves = _Named(where, "curve", {name: _curve(name, c) for name, c in table["curve"].items()})
         numbers = _Named(where, "number", {k: float(v) for k, v in table["number"].items()})
         about = {k: str(v) for k, v in table["about"].items()}
         if int(table["curves"]) != len(curves):
@@ -187,7 +192,7 @@ def from_table(where: str, table: Any) -> Calibration | None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {str(error)[:60]}"
         raise ChipError(f"{where}: its calibration is damaged ({what})", "run costir calibrate again") from error
-    if not sizes:
+    if not sizes or sizes[0][0] <= 0:
         raise ChipError(f"{where}: its calibration has no bandwidth", "run costir calibrate again")
     shares = [numbers.get(k, 0.0) for k in ("lost", "away")]
     pulse = numbers.get("pulse", USUAL_PULSES[0])
@@ -202,8 +207,11 @@ def from_table(where: str, table: Any) -> Calibration | None:
     return found
 
 
-def _curve(c: Mapping[str, Any]) -> Curve:
+def _curve(name: str, c: Mapping[str, Any]) -> Curve:
     axes = tuple(c["axes"])
+    wanted = next((known for start, known in AXES.items() if name.startswith(start)), axes)
+    if not axes or axes != wanted:
+        raise ValueError(f"{name} is over {', '.join(axes) or 'nothing'}")
     grid = tuple(tuple(int(x) for x in c[a]) for a in axes)
     seconds = tuple(float(x) * 1e-9 for x in c["ns"])
     if len(seconds) != math.prod(map(len, grid)) or not all(0 < s < 1e4 for s in seconds):

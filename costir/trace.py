@@ -294,7 +294,13 @@ def stepper_of(make: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
             f"no parameter is trained ({why}), so an optimizer has nothing to do",
             "use --phase forward, or backward where an input has requires_grad",
         )
-    return make(trained)
+    made = make(trained)
+    if not all(callable(getattr(made, name, None)) for name in ("step", "zero_grad")):
+        raise TraceError(
+            f"the optimizer is a {type(made).__name__}, which has no step",
+            "return one of torch.optim, as torch.optim.AdamW(params)",
+        )
+    return made
 
 
 def _steady(recorder: Recorder, stepper: torch.optim.Optimizer, staged: bool) -> None:

@@ -35,6 +35,7 @@ from costir.measuring.knee import crossing
 from costir.measuring.lookup import VIEWS
 from costir.measuring.pace import Pace, pace
 from costir.measuring.profile import Event, _matched, in_place
+from costir.measuring.subject import _written as written
 from costir.measuring.subject import subject
 from costir.measuring.timing import Timed, better, timed
 from costir.measuring.why import why
@@ -118,6 +119,10 @@ def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
         (r"\nbandwidth_\d+ = .*", "", "no bandwidth"),
         (r"\[calibration\.curve\.mm_nn\]\n(.+\n)+", '[calibration.curve.mm_nn]\naxes = ["m"]\nm = [1]\nns = [3]\n',
          "over m, not"),
+        (r"\[calibration\.curve\.far_read\]\n(.+\n)+", "[calibration.curve.far_read]\naxes = []\nns = [3]\n", "over nothing"),
+        (r"\[calibration\.curve\.far_read\]\n(.+\n)+", '[calibration.curve.far_read]\naxes = ["m"]\nm = [1]\nns = [3]\n',
+         "far_read is over m"),
+        (r"\nbandwidth_8192 = .*", "\nbandwidth_-8192 = 1e11", "no bandwidth"),
     ],
 )  # fmt: skip
 def test_a_calibration_that_lacks_something_is_one_sentence(tmp_path, monkeypatch, pattern, other, says):
@@ -368,6 +373,16 @@ def test_a_table_is_read_where_rows_are_picked():
     assert all(r.moved < table / 100 for r in calls)
     assert all(max(r.far, default=0) < table / 10 for r in calls)
     assert picking[0].moved >= rows
+
+
+def test_what_has_no_memory_of_its_own_yet_is_not_written():
+    """Parameters that the first run makes, and tensors that are several."""
+
+    def model(B=2):
+        return nn.Sequential(nn.LazyLinear(4)), (torch.rand(B, 3),), {}
+
+    assert [r.call.name for r in subject(family_of(model, {}), {}, "forward").record()][-1] == "addmm"
+    written(torch.nested.nested_tensor([torch.rand(2), torch.rand(3)]))
 
 
 def test_two_timings_of_the_same_are_the_better_one():

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from costir import trace
@@ -127,7 +128,9 @@ def _ours(error: BaseException) -> bool:
 
 def _written(x: Any) -> None:
     """Write memory: what nobody has written yet (`torch.empty`) is one page of zeros for all, faster to read than memory is."""
-    if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.device.type == "cpu" and 0 not in x.stride():
+    if not isinstance(x, torch.Tensor) or is_lazy(x) or x.is_nested:
+        return  # made by the first run, or of many
+    if x.layout is torch.strided and x.device.type == "cpu" and 0 not in x.stride():
         with torch.no_grad():
             x.data.copy_(x.data.clone())
 

@@ -24,6 +24,7 @@ SQUARED = ("side", "length", "width")  # axes with whose square the work grows; 
 WORK = 0.02  # at the least, of the shortest time of a curve: the rest is what any call takes
 PARTS = ("rows", "heads", "channels", "groups", "length")  # axes that count equal parts, one computed after the other
 MOST_THREADS = 4096
+LARGEST = 1e18  # of its numbers: rates, for which that is far beyond any machine
 USUAL_PULSES = (1e-7, 1e-2)  # seconds: of a pulse of any processor
 SURFACE = ("bytes", "us")  # touched and passed between
 AXES = {  # of curves of what is lost, by how their names begin; those of kernels are over their kernels' sizes
@@ -192,7 +193,7 @@ def from_table(where: str, table: Any) -> Calibration | None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {str(error)[:60]}"
         raise ChipError(f"{where}: its calibration is damaged ({what})", "run costir calibrate again") from error
-    if not sizes or sizes[0][0] <= 0:
+    if not sizes or not all(size > 0 and rate > 0 for size, rate in sizes):
         raise ChipError(f"{where}: its calibration has no bandwidth", "run costir calibrate again")
     shares = [numbers.get(k, 0.0) for k in ("lost", "away")]
     pulse = numbers.get("pulse", USUAL_PULSES[0])
@@ -202,7 +203,7 @@ def from_table(where: str, table: Any) -> Calibration | None:
         and 1 <= threads <= MOST_THREADS
         and all(share <= 1 for share in shares)
     )
-    if not possible or not all(math.isfinite(v) and v >= 0 for v in numbers.values()):
+    if not possible or not all(0 <= v <= LARGEST for v in numbers.values()):
         raise ChipError(f"{where}: its calibration has numbers that cannot be", "run costir calibrate again")
     return found
 

@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from calibrations import made_up
 from torch import nn
 
@@ -147,6 +148,46 @@ def test_roots_of_zero_take_as_long_as_they_were_calibrated_to():
     found = subject(family_of(model, {}), {}, "train")
     (r,) = (r for r in found.record() if r.call.name == "sqrt")
     assert e.of(r).kernel - c.curves["sqrt"].at(1024 * 16) == pytest.approx(0.75 * 2e-9 * 1024 * 16, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "phase", "op"),
+    [
+        (lambda x: F.max_pool1d(x, 2), "forward", "max_pool1d"),
+        (lambda x: F.max_pool1d(x, 2), "train", "max_pool1d"),  # of an input, whose gradient nobody asks for
+        (lambda x: F.max_pool1d(x, 2, return_indices=True)[0], "forward", "max_pool2d_with_indices"),
+        (lambda x: F.max_pool2d(x[:, :, None], (1, 2)), "forward", "max_pool2d_with_indices"),
+    ],
+)
+def test_what_pools_an_axis_is_what_the_profiler_sees(model, phase, op):
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            return model(x) * self.w
+
+    found = subject(family_of(lambda: (Pooled(), (torch.rand(2, 3, 32),), {}), {}), {}, phase)
+    assert [r.call.name for r in found.record() if "pool" in r.call.name] == [op]
+    assert op in {e.name.removeprefix("aten::") for e in events(found.step)}
+
+
+def test_a_mask_is_looked_at_as_often_as_it_is_repeated():
+    """A random column of 64 that stands for 64 rows of 64 x 64 is foreseen: of 4096 numbers each follows its neighbour."""
+
+    class Choice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.rand(64, 64) > 0.5)
+
+        def forward(self, x):
+            return torch.where(self.mask[:, None], x, 0.0), torch.where(self.mask[..., None], x, 0.0)
+
+    found = subject(family_of(lambda: (Choice(), (torch.rand(64, 64, 64),), {}), {}), {}, "forward")
+    rows, numbers = (r.unforeseen for r in found.record() if r.call.name == "where")
+    assert numbers < 0.05
+    assert rows > 0.2
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])

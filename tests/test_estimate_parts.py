@@ -59,6 +59,19 @@ def test_channels_of_a_convolution_fill_whole_vectors():
     assert kernel(3, vector=16.0) == kernel(3)
 
 
+def test_a_call_takes_no_less_in_a_type_that_is_multiplied_faster():
+    """Small products of bf16 are calls; large ones take their share of the work."""
+    c = made_up()
+    e = Estimator(c, {"fp32": 1e11, "bf16": 4e11})
+
+    def seconds(n, dtype):
+        x = torch.rand(n, n).to(dtype)
+        return e.of(Recorded(call_of(torch.mm, x, x), (), (), (), False, 0)).kernel
+
+    assert seconds(4, torch.bfloat16) == pytest.approx(seconds(4, torch.float32), rel=0.01)
+    assert seconds(1024, torch.bfloat16) == pytest.approx(seconds(1024, torch.float32) / 4, rel=0.01)
+
+
 def flat(seconds):
     """As much after whatever came between."""
     return Curve(("bytes", "us"), ((1, 1 << 26), (1, 16000)), (seconds,) * 4)

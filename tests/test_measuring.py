@@ -123,6 +123,9 @@ def test_a_damaged_calibration_is_one_sentence(tmp_path, old, new):
         (r"\[calibration\.curve\.far_read\]\n(.+\n)+", '[calibration.curve.far_read]\naxes = ["m"]\nm = [1]\nns = [3]\n',
          "far_read is over m"),
         (r"\nbandwidth_8192 = .*", "\nbandwidth_-8192 = 1e11", "no bandwidth"),
+        (r"\nbandwidth_8192 = .*", "\nbandwidth_8192 = 0.0", "no bandwidth"),
+        (r"\nview = .*", "\nview = 1e300", "numbers that cannot be"),
+        (r'\nthreads = "1"', '\nthreads = "4000"', "calibrated with 4000 threads, and this machine has"),
     ],
 )  # fmt: skip
 def test_a_calibration_that_lacks_something_is_one_sentence(tmp_path, monkeypatch, pattern, other, says):

@@ -158,3 +158,9 @@ def test_the_files_own_optimizer_comes_first(tmp_path):
 def test_optimizers_that_cannot_be_used(optimizer, message):
     with pytest.raises(costir.CostirError, match=message):
         costir.analyze(plain, phase="train", optimizer=optimizer)
+
+
+@pytest.mark.parametrize("made", ["adam", [1, 2]])
+def test_what_is_no_optimizer_is_named(made):
+    with pytest.raises(costir.CostirError, match=f"the optimizer is a {type(made).__name__}, which has no step"):
+        costir.analyze(lambda B=2: (nn.Linear(2, 2), (torch.rand(B, 2),), {}), phase="train", optimizer=lambda p: made)

@@ -88,7 +88,8 @@ class Estimator:
         if key not in self._known:
             with_weights = found.curve == "mm_nt" and "streamed" in self.c.curves
             self._known[key] = self._linear(*found.sizes) if with_weights else self.c.curves[found.curve].at(*found.sizes)
-        return self._known[key] * found.times
+        call = min(self._known[key], self.c.curves["unary"].seconds[0])
+        return (call + (self._known[key] - call) * found.slower) * found.times
 
     def _linear(self, m: float, n: float, k: float) -> float:
         """Seconds of `x[m, k] @ w[n, k].T`, alone.

@@ -28,7 +28,7 @@ QUEUED = 256  # kernels: no queue is full of these
 
 # Some of the CPU's as they are: the rest is made for caches of a CPU, or has an operator that only a CPU has.
 _SAME = (
-    "enlarged", "enlarged_backward",
+    "enlarged", "enlarged_backward", "conv_line", "conv_line_backward",
     "bmm_nn", "bmm_nt", "bmm_tn", "conv1_strided", "conv3_strided", "grouped", "halves", "ragged", "depthwise", "lstm", "gru",
     "max_window", "max_window_backward", "avg_window", "batch_norm", "batch_norm_training", "batch_norm_backward",
     "streamed", "far_read", "far_write", "far_update", "conv1_strided_backward", "conv3_strided_backward",

@@ -255,7 +255,7 @@ def images() -> list[Kernel]:
     sides = {"channels": (16, 64, 256), "side": (4, 14, 32, 112)}
     return [
         *(Kernel(name, steps, _rnn(g), flops=_stepped(g)) for name, g in (("lstm", 4), ("gru", 3))),
-        Kernel("lstm_backward", {**steps, "batch": (1, 8), "width": (32, 128, 512)}, _lstm_backward),
+        Kernel("lstm_backward", {**steps, "batch": (1, 8), "width": (32, 128, 512)}, _lstm_backward, seldom=True),
         Kernel("batch_norm", sides, _batch_norm(False)),
         Kernel("batch_norm_training", sides, _batch_norm(True)),
         Kernel("batch_norm_backward", sides, _batch_norm_backward),

@@ -363,6 +363,6 @@ def of_type(x: Lookup, call: Call, rates: Mapping[str, float]) -> Lookup:
     key, products = _PARTS.get(widest.dtype, (rate_key(widest.dtype), 1))
     if x.curve.startswith(PRODUCTS):
         slower = products * rates["fp32"] / rates[key] if {"fp32", key} <= rates.keys() else products
-        return replace(x, times=x.times * slower, alike=True)
+        return replace(x, slower=slower, alike=True)
     wider = max(1.0, int(widest.itemsize) / 4)
     return replace(x, sizes=(x.sizes[0] * wider, *x.sizes[1:]), alike=True)

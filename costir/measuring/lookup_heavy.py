@@ -91,7 +91,7 @@ def _whole(call: Call, x: Shape, w: Shape, result: tuple[float, int], suffix: st
     Channels and places of a window are one sum: a larger window of fewer channels is as much work, as well done.
     """
     kernel, strided, (side, outside) = math.prod(w[2:]), max(ints(call.args.get("stride", 1))) != 1, result
-    line = not strided and kernel > 1 and math.prod(x[2:-1]) == 1  # along one axis
+    line = not strided and kernel > 1 and math.prod(x[2:-1]) == 1 and x[0] > 1  # along one axis; alone it is as an image
     larger = kernel / (3 if line else 1 if kernel == 1 else 9)
     sizes, times = (w[1] * max(1.0, larger), outside), min(1.0, larger) * once
     if line:

@@ -19,6 +19,7 @@ class Lookup:
         curve, sizes: which one, and where.
         times: how many times it runs.
         alike: another operator stands in.
+        slower: how many times as long as the curve's its work takes; a call takes no longer.
         channels: of a convolution, those that the last sizes come from: they fill whole vectors, and what is left over of the
             last one is computed, too; 0 for those that do not.
     """
@@ -28,6 +29,7 @@ class Lookup:
     times: float = 1.0
     alike: bool = False
     channels: tuple[int, ...] = ()
+    slower: float = 1.0
 
 
 Rule = Callable[[Call, Strides], list[Lookup]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +11,13 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from costir import trace
-from costir.errors import CostirError, TraceError
+from costir.errors import ChipError, CostirError, TraceError
 from costir.ir import Call
 from costir.load.family import Family
 from costir.measuring.contents import BRANCHING, apart, unforeseen
@@ -27,6 +29,7 @@ from costir.tracing.recorder import RawTensor, Recorder, Scope, own_part
 
 RECORDED = 4  # steps
 PICKING = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "index_select")  # rows of their first operand
+REPEATING = ("where", "masked_fill")  # a mask for each of their results
 CONVOLUTIONS = ("convolution", "convolution_backward")
 NO_NODE = -1
 
@@ -137,7 +140,7 @@ def _written(x: Any) -> None:
 
 def _usable(x: Any) -> Any:
     """Inputs as given; memory that was never written may hold numbers that are slow to compute with."""
-    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or not x.is_floating_point():
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.is_nested or not x.is_floating_point():
         return x
     if x.dtype.itemsize > 1 and not torch.isfinite(x).all():  # torch asks no numbers of one byte
         return torch.randn_like(x)
@@ -222,7 +225,7 @@ class _Runs:
         seen = steps[-1]
         if any(step.kinds() != seen.kinds() for step in steps):
             raise TraceError(f"{self.family.name} does something else in every step", "make its steps alike")
-        calls = [_unwatched(trace.concrete(e), tracked) for e, tracked in zip(seen.events, seen.tracked, strict=True)]
+        calls = [_unwatched(c) if i in seen.unwatched else c for i, c in enumerate(map(trace.concrete, seen.events))]
         found, _ = reuse(list(map(kind_of, calls)), *(step.spans for step in steps))
         out = []
         inner = _inner([e.op for e in seen.events], seen.places)
@@ -262,6 +265,7 @@ class _RealRecorder(Recorder):
         self.places: list[Place] = []
         self.nodes: list[int] = []  # of the backward engine
         self.contents: list[tuple[float, float]] = []
+        self.unwatched: set[int] = set()  # calls that would be another one without a recorder
 
     def kinds(self) -> list[tuple[str, int, int]]:
         """What a step does, its sizes left open: every call's operator, and how many tensors it takes and gives."""
@@ -269,7 +273,7 @@ class _RealRecorder(Recorder):
 
     def describe(self, t: torch.Tensor) -> RawTensor:
         raw = super().describe(t)
-        if t.layout is torch.strided:
+        if t.layout is torch.strided and not t.is_nested:
             self.strides[raw.ref] = t.stride()
         return raw
 
@@ -280,7 +284,9 @@ class _RealRecorder(Recorder):
         made = [_span(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         place = _place() if len(self.events) > before else (0, 0)
         node = _node() if self.scope.phase == "backward" else NO_NODE
-        contents = _contents(op, args)
+        contents = _contents(op, args, out)
+        if _pools_a_row(op, args):
+            self.unwatched.add(before)
         for _ in range(len(self.events) - before):
             self.tracked.append(torch.is_grad_enabled() and self.scope.phase == "forward")
             self.spans.append((spans, made))
@@ -289,12 +295,28 @@ class _RealRecorder(Recorder):
             self.contents.append(contents)
 
 
-def _contents(op: str, args: Mapping[str, Any]) -> tuple[float, float]:
-    """What an operator cannot foresee of its mask, and what it computes apart; one that has overwritten it is not looked at."""
+def _contents(op: str, args: Mapping[str, Any], out: Any) -> tuple[float, float]:
+    """What an operator cannot foresee of its mask, and what it computes apart; one that has overwritten it is not looked at.
+
+    A mask that is repeated is gone through as often.
+    """
     name = op.split(".")[1]
     tensors = [t for t in tree_leaves(list(args.values())) if isinstance(t, torch.Tensor)]
     masks = [t for t in tensors if t.dtype is torch.bool] if name.rstrip("_") in BRANCHING else []
+    if name.rstrip("_") in REPEATING and isinstance(out, torch.Tensor):
+        masks = [m.expand(out.shape) for m in masks if type(m) is torch.Tensor]
     return max(map(unforeseen, masks), default=0.0), apart(name, tensors[0]) if tensors else 0.0
+
+
+def _pools_a_row(op: str, args: Mapping[str, Any]) -> bool:
+    """Whether torch is asked for the largest numbers along one axis: without autograd that has a kernel of its own.
+
+    A recorder sees the operator for images, which is what runs where a gradient will be asked for, or the indices are.
+    """
+    if op != "aten.max_pool2d_with_indices.default" or (torch.is_grad_enabled() and args["self"].requires_grad):
+        return False
+    frame = _caller()
+    return frame is not None and frame.f_code.co_name == "_max_pool1d" and frame.f_globals.get("__name__") == F.__name__
 
 
 def kind_of(call: Call) -> str:
@@ -302,13 +324,8 @@ def kind_of(call: Call) -> str:
     return f"{call.op} {HEAVY_RULES[call.name](call, ())[0].curve}" if call.name in CONVOLUTIONS else call.op
 
 
-def _unwatched(call: Call, tracked: bool) -> Call:
-    """What torch runs where no recorder looks on: without autograd, a largest number along one axis has a kernel of its own."""
-    one_axis = (
-        call.op == "aten.max_pool2d_with_indices.default" and call.inputs[0].shape[-2] == call.args["kernel_size"][0] == 1
-    )
-    if tracked or not one_axis:
-        return call
+def _unwatched(call: Call) -> Call:
+    """What torch runs where no recorder looks on (`_pools_a_row`)."""
     return replace(call, op="aten.max_pool1d.default", outputs=call.outputs[:1])
 
 
@@ -318,12 +335,17 @@ def _node() -> int:
     return NO_NODE if node is None or "AccumulateGrad" in node.name() else int(node._sequence_nr())
 
 
-def _place() -> Place:
-    """Where Python is while an operator runs: below the dispatch mode lies the frame that called torch."""
+def _caller() -> FrameType | None:
+    """The frame that called torch: that below the dispatch mode."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not Recorder.__torch_dispatch__.__code__:
         frame = frame.f_back
-    frame = frame.f_back if frame is not None else None
+    return frame.f_back if frame is not None else None
+
+
+def _place() -> Place:
+    """Where Python is while an operator runs."""
+    frame = _caller()
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
 
 
@@ -352,15 +374,21 @@ def _read(op: str, tensors: Sequence[torch.Tensor]) -> list[Span]:
 
 
 def _span(t: torch.Tensor) -> Span:
-    if t.layout is not torch.strided or t.numel() == 0:
+    if t.layout is not torch.strided or t.is_nested or t.numel() == 0:
         return 0, 0
     return t.data_ptr(), t.numel() * t.element_size()
 
 
 @contextlib.contextmanager
 def one_thread(threads: int) -> Iterator[None]:
-    """As many threads as the machine was calibrated with."""
-    before = torch.get_num_threads()
+    """As many threads as the machine was calibrated with.
+
+    Raises:
+        ChipError: where it has fewer cores.
+    """
+    before, cores = torch.get_num_threads(), os.cpu_count() or threads
+    if threads > cores:
+        raise ChipError(f"calibrated with {threads} threads, and this machine has {cores} cores", "run costir calibrate again")
     torch.set_num_threads(threads)
     try:
         yield

@@ -72,7 +72,7 @@ def _off(m: Measurement) -> Iterator[tuple[float, str]]:
         wrong = r.estimate - (r.measured or 0)
         if r.error is not None and abs(r.error) > OFF and abs(wrong) > OF_ALL * m.measured:
             why = "no curve of its own was calibrated" if r.alike else f"{r.binds} binds it"
-            phase = f"{r.phase} " if m.phase != "forward" else ""
+            phase = f"{r.phase} " if m.phase != "forward" and r.path != r.phase else ""
             yield wrong, f"{phase}{f'{r.path} {r.op}'.strip()}: estimate {r.error:+.0%}, {_signed(wrong)}; {why}"
     wrong = m.around - m.between
     if abs(wrong) > OF_ALL * m.measured and abs(wrong) > OFF * m.between and any(r.measured for r in m.rows):

@@ -10,26 +10,25 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
+TIMES, ENOUGH = 9, 0.5  # steps that are looked at, and seconds for all of them
+FEWEST = 3
 
-class Counted:
-    """A function whose calls are counted, and the pages that this thread gets from the system meanwhile.
+
+def fresh_pages(step: Callable[[], Any], seconds: float) -> float:
+    """Bytes of pages that this thread gets from the system in every step: the fewest of several.
+
+    Most allocators hand memory back now and then; the best of many steps, that counts, is one that needs no new memory for it.
 
     Args:
-        function: what is called.
+        step: what is run.
+        seconds: about what it takes.
     """
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-        self.calls, self._before = 0, _pages()
-
-    def __call__(self) -> Any:
-        """Call it."""
-        self.calls += 1
-        return self.function()
-
-    def fresh(self) -> float:
-        """Bytes of new pages since this was made, for each call; the system is asked only here, as asking takes a moment."""
-        return (_pages() - self._before) / self.calls if self.calls else 0.0
+    found = []
+    for _ in range(max(FEWEST, min(TIMES, int(ENOUGH / seconds)))):
+        before = _pages()
+        step()
+        found.append(_pages() - before)
+    return float(min(found))
 
 
 def _pages() -> int:
@@ -40,4 +39,4 @@ def _pages() -> int:
     return int(used.ru_minflt) * resource.getpagesize()
 
 
-__all__ = ["Counted"]
+__all__ = ["fresh_pages"]

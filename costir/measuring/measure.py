@@ -28,7 +28,7 @@ from costir.load.family import Family
 from costir.measuring.calibrate import cpu_name
 from costir.measuring.envelope import bandwidth, fastest
 from costir.measuring.estimate import Estimate, Estimator, total
-from costir.measuring.faults import Counted
+from costir.measuring.faults import fresh_pages
 from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.profile import in_place
 from costir.measuring.quiet import QuietClock
@@ -189,11 +189,10 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         calls = model.record()
         wall, cpu = time.perf_counter(), time.process_time()
         quiet = clock.calm
-        step = Counted(model.step)
-        found = timed(step, ROUNDS, AT_LEAST, MOST, clock, FURTHER)
-        fresh = step.fresh()
+        found = timed(model.step, ROUNDS, AT_LEAST, MOST, clock, FURTHER)
         quiet = clock.calm - quiet
         share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
+        fresh = fresh_pages(model.step, found.best)
         seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
         after = pace(c, clock)
         if found.spread > FAR_APART:  # what made it so may be over by now

@@ -26,6 +26,7 @@ from costir.hardware import load_chip
 from costir.load.subject import family_of
 from costir.measuring import calibrate as calibrating
 from costir.measuring import measure as measuring
+from costir.measuring import remarks
 from costir.measuring.envelope import bandwidth, fastest
 from costir.measuring.estimate import Estimator
 from costir.measuring.faults import fresh_pages
@@ -61,8 +62,9 @@ def still(monkeypatch):
 @pytest.fixture
 def free(monkeypatch):
     """No matter how long anything takes here."""
-    monkeypatch.setattr(measuring, "LOADED", 1e9)
-    monkeypatch.setattr(measuring, "UNSTEADY", 1e9)
+    for module in (measuring, remarks):
+        monkeypatch.setattr(module, "LOADED", 1e9)
+    monkeypatch.setattr(remarks, "UNSTEADY", 1e9)
 
 
 # --------------------------------------------------------------------------------------------------- curves and files
@@ -300,7 +302,7 @@ def test_a_busy_machine_gets_no_verdict(chip, monkeypatch):
 
 def test_steps_that_are_far_apart_get_no_verdict(chip, free, monkeypatch):
     """Others may use the same caches and leave the core alone; each second, another time is the best."""
-    monkeypatch.setattr(measuring, "UNSTEADY", -1.0)
+    monkeypatch.setattr(remarks, "UNSTEADY", -1.0)
     m = costir.measure(small, chip=chip)
     assert not m.summary.verdict
     assert any("apart, as others use the same caches or memory: no verdict" in n for n in m.notes)
@@ -448,7 +450,8 @@ def test_a_traced_python_gets_no_verdict(chip, free):
 
 
 def test_a_file_of_another_machine_is_named(chip, free, monkeypatch):
-    monkeypatch.setattr(measuring, "cpu_name", lambda: "Another CPU")
+    for module in (measuring, remarks):
+        monkeypatch.setattr(module, "cpu_name", lambda: "Another CPU")
     assert any("Another CPU" in n for n in costir.measure(small, chip=chip).notes)
 
 

@@ -33,8 +33,9 @@ from costir.measuring.demo_records import MEMORY, WAYS, Demo, Fusion, Product, R
 from costir.measuring.envelope import bandwidth as best_bandwidth
 from costir.measuring.estimate import Estimate, Estimator, total
 from costir.measuring.lesson import SIZES, gpt
-from costir.measuring.measure import LOADED, clock_of
+from costir.measuring.measure import clock_of
 from costir.measuring.pace import Pace, at_pace, pace
+from costir.measuring.remarks import LOADED
 from costir.measuring.subject import Subject, one_thread, subject
 from costir.measuring.timing import Timed, timed
 from costir.symbolic import show

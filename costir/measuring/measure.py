@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import re
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import torch
+from typing import NamedTuple
 
 from costir.calibration import Calibration
 from costir.chip import Chip
@@ -32,18 +30,14 @@ from costir.measuring.faults import fresh_pages
 from costir.measuring.pace import Pace, at_pace, middle, pace
 from costir.measuring.profile import in_place
 from costir.measuring.quiet import QuietClock
-from costir.measuring.subject import Recorded, one_thread, subject
+from costir.measuring.remarks import AWAY, LOADED, asides, notes, unlike
+from costir.measuring.subject import Recorded, Subject, one_thread, subject
 from costir.measuring.timing import FAR_APART, Timed, better, timed
 from costir.roofline import times
 from costir.trace import Optimizer
 
 SHARE = 0.01  # operators below this share of the time are left out of the medians
-LOADED = 0.20  # a reference kernel that is so much slower than when it was calibrated means that the machine is busy
-FASTER = 1.25  # times the core's speed in the calibration: that was made while somebody else had half of the core
-UNSTEADY = 0.30  # repeated steps that are so far apart say that others use the same caches, though not the core
-AWAY = 0.20  # of a core's time, or of the timings: a calibration that had to share so much says little
 SHORT = 0.1  # of a bound
-UNEVEN = 0.03  # of a step: less is not worth a note
 USUAL_ERROR = 0.15  # of a whole step, on a quiet machine
 PARTS = ("kernel", "call", "cold", "fresh", "framework", "apart", "around")  # of an estimate: seconds
 PATIENCE = 8.0  # seconds for waiting for quiet moments
@@ -187,37 +181,58 @@ def measure(family: Family, chip: Chip, sizes: Mapping[str, int] | None = None, 
         before = pace(c, clock)
         model = subject(family, point, phase, optimizer)
         calls = model.record()
-        wall, cpu = time.perf_counter(), time.process_time()
-        quiet = clock.calm
-        found = timed(model.step, ROUNDS, AT_LEAST, MOST, clock, FURTHER)
-        quiet = clock.calm - quiet
-        share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
-        fresh = fresh_pages(model.step, found.best)
-        seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
-        after = pace(c, clock)
-        if found.spread > FAR_APART:  # what made it so may be over by now
-            found = better(found, timed(model.step, ROUNDS, AT_LEAST, MOST, clock))
-        unlike = _unlike(c, quiet, found)
-    usual = middle(before, after)
-    today = at_pace(c, usual)
-    loaded = _busy(before.loaded, after.loaded, 1 / max(share, 0.01) - 1)
-    scale, between = _fitted(seconds, found.best * found.speed)
+        run = _run(model, calls, c, clock, operators)
+    found, usual = run.found, middle(before, run.after)
+    today, fresh = at_pace(c, usual), run.fresh * c.numbers.get("fresh", 0.0)
+    scale, between = _fitted(run.seconds, found.best * found.speed)
+    parts = Estimator(today, rates_of(chip), run.fresh).all(calls, model.lines)
     each = [
-        row_of(r, s if s is None else s * scale, parts, chip, c, saved)
-        for r, s, parts, saved in zip(
-            calls, seconds, Estimator(today, rates_of(chip), fresh).all(calls, model.lines), _fusable(calls, c), strict=True
-        )
+        row_of(r, s if s is None else s * scale, of_it, chip, c, saved)
+        for r, s, of_it, saved in zip(calls, run.seconds, parts, _fusable(calls, c), strict=True)
     ]
     rows = tuple(_now(row, found.speed) for row in _grouped(each))
     estimate = total(calls, (row.parts for row in each), model.leaves, today) / found.speed
+    loaded = _busy(before.loaded, run.after.loaded, 1 / max(run.share, 0.01) - 1)
     summary = _summary(rows, estimate, found.best, max(found.spread, c.noise), loaded)
-    summary = replace(summary, sound=not unlike and c.away <= AWAY)
+    summary = replace(summary, sound=not run.unlike and c.away <= AWAY)
     return Measurement(
         family.name, point, phase, chip, rows, sum(r.bound for r in rows), estimate, found.best, between / found.speed,
-        max(0.0, estimate - sum(r.estimate for r in rows)), model.modules,
-        len(calls), summary, usual.at_speed(found.speed),
-        (*notes(c, loaded, share), *unlike, *_asides(scale, fresh * c.numbers.get("fresh", 0.0), found.best)),
+        max(0.0, estimate - sum(r.estimate for r in rows)), model.modules, len(calls), summary, usual.at_speed(found.speed),
+        (*notes(c, loaded, run.share), *run.unlike, *asides(scale, fresh, found.best)),
     )  # fmt: skip
+
+
+class _Run(NamedTuple):
+    """What was timed.
+
+    Attributes:
+        found: the whole step.
+        seconds: of every call, None where the profiler showed none.
+        share: of a core's time that the run had.
+        fresh: bytes of new pages in every step.
+        after: the pace right after.
+        unlike: why it cannot be compared with the calibration.
+    """
+
+    found: Timed
+    seconds: Sequence[float | None]
+    share: float
+    fresh: float
+    after: Pace
+    unlike: list[str]
+
+
+def _run(model: Subject, calls: Sequence[Recorded], c: Calibration, clock: QuietClock, operators: bool) -> _Run:
+    wall, cpu, quiet = time.perf_counter(), time.process_time(), clock.calm
+    found = timed(model.step, ROUNDS, AT_LEAST, MOST, clock, FURTHER)
+    quiet = clock.calm - quiet
+    share = (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
+    fresh = fresh_pages(model.step, found.best)
+    seconds = in_place(model.step, calls, clock=clock) if operators else [None] * len(calls)
+    after = pace(c, clock)
+    if found.spread > FAR_APART:  # what made it so may be over by now
+        found = better(found, timed(model.step, ROUNDS, AT_LEAST, MOST, clock))
+    return _Run(found, seconds, share, fresh, after, unlike(c, quiet, found))
 
 
 def _busy(before: float, after: float, shared: float) -> float:
@@ -349,56 +364,3 @@ def _summary(rows: Sequence[Row], estimate: float, measured: float, noise: float
         estimate / measured - 1, statistics.median(large) if large else 0.0, nearer, near,
         sum(r.violated > max(noise, 0.02) for r in rows), noise, USUAL_ERROR + noise + unsure, loaded,
     )  # fmt: skip
-
-
-def _unlike(c: Calibration, quiet: int, run: Timed) -> list[str]:
-    """What the run did otherwise than the calibration: in so many quiet moments, at the speed of the core that it had."""
-    found, threads = [], torch.get_num_threads()
-    if threads != c.threads:
-        found.append(f"the model sets torch to {threads} threads, and the machine was calibrated with {c.threads}: no verdict")
-    if sys.getprofile() is not None or sys.gettrace() is not None:
-        found.append("Python is being traced (a profiler, coverage, a debugger), so it takes longer: no verdict")
-    if not quiet:
-        found.append("something else ran on the core all the time, perhaps another machine's work on the same one: no verdict")
-    if run.speed > FASTER:
-        faster = f"the core is {run.speed - 1:.0%} faster than when it was calibrated"
-        found.append(f"{faster}: no verdict; run costir calibrate again")
-    if run.spread > UNSTEADY:
-        found.append(f"repeated steps are {run.spread:.0%} apart, as others use the same caches or memory: no verdict")
-    return found
-
-
-def _asides(scale: float, fresh: float, whole: float) -> list[str]:
-    """What a reader should know who looks at single operators."""
-    found = []
-    if scale < 1 - UNEVEN:
-        found.append(
-            f"under the profiler the operators take {1 / scale - 1:.0%} longer than the whole step without it, so they are "
-            "shown in proportion, and nothing is left between them"
-        )
-    if fresh > UNEVEN * whole:
-        found.append(
-            f"about {fresh / whole:.0%} of the step is fresh pages: the allocator hands memory back to the system, which "
-            "MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ of glibc, or another allocator, avoid"
-        )
-    return found
-
-
-def notes(c: Calibration, loaded: float, share: float = 1.0) -> list[str]:
-    """What a reader must know: another machine than the calibrated one, or a busy one, of which the run had a `share`."""
-    here = {"cpu": cpu_name(), "torch": torch.__version__}
-    found = [f"calibrated with {k} {c.about.get(k, '?')}, but this is {v}" for k, v in here.items() if c.about.get(k) != v]
-    if share < 1 / (1 + LOADED):
-        found.append(f"the run had the core {share:.0%} of the time, so that others had it or the model waits: no verdict")
-    elif loaded > LOADED:
-        found.append(
-            f"the machine is {loaded:.0%} slower than when it was calibrated, so it is busy or another one: no verdict"
-        )
-    if loaded < -LOADED:
-        found.append(f"the machine is {-loaded:.0%} faster than when it was calibrated: no verdict; run costir calibrate again")
-    if c.away > AWAY:
-        found.append(
-            f"while the machine was calibrated others had the core {c.away:.0%} of the time: no verdict; "
-            "run costir calibrate again when nothing else runs, or with --patience 120"
-        )
-    return found

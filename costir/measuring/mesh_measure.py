@@ -18,7 +18,7 @@ from costir.chip import Chip
 from costir.collective_times import KINDS, Collectives
 from costir.errors import ChipError, CostirError, LoadError, SizeError
 from costir.hardware import calibration_of, chip_of
-from costir.measuring import measure
+from costir.measuring import remarks
 from costir.measuring.mesh_records import Asked, Ran
 from costir.measuring.processes import Progress, together
 from costir.measuring.recorded_group import Sent
@@ -90,7 +90,7 @@ class OnMesh:
     @property
     def verdict(self) -> bool:
         """Whether the numbers mean anything: the machine was as free as when it was calibrated, and free then."""
-        return max(self.loaded, self.noise) <= measure.LOADED and self.away <= measure.AWAY
+        return max(self.loaded, self.noise) <= remarks.LOADED and self.away <= remarks.AWAY
 
 
 def measure_on_mesh(
@@ -196,9 +196,9 @@ def _compared(asked: Asked, ran: Ran, known: Collectives, traced: Calls | None, 
             many = sum(t[3] for t in found)
             notes.append(f"{kind}: {many} in the analysis run as {len(sent)}; their payloads are taken from the run")
     whole = Part("total", 0, None, None, math.fsum(p.predicted for p in parts), ran.seconds)
-    notes += measure.notes(c, ran.loaded)
+    notes += remarks.notes(c, ran.loaded)
     noise = max(ran.spread, c.noise, known.noise)
-    if noise > measure.LOADED:
+    if noise > remarks.LOADED:
         notes.append(f"timings spread by {noise:.0%}: something else ran, now or when the machine was calibrated: no verdict")
     if known.about.get("processes") != str(asked.plan.devices):
         notes.append(

@@ -328,6 +328,24 @@ def test_no_part_is_blamed_where_all_of_them_are_more_than_was_measured(chip):
     assert "weights from beyond the cache, may be none" in advice
 
 
+def test_overlap_is_lost_where_operators_take_turns_at_computing_and_moving(chip):
+    """3 s of work beside 1 s of traffic, then 1 s beside 2 s: one after the other 5 s, and 4 s of work at the least."""
+    m = costir.measure(small, chip=chip)
+    units = ((3.0, 1.0), (1.0, 2.0))
+    rows = tuple(
+        replace(r, work=w, traffic=t, bound=max(w, t), fusable=0.0, parts=replace(r.parts, kernel=max(w, t)))
+        for r, (w, t) in zip(m.rows, units, strict=False)
+    )
+    assert len(rows) == 2
+    parts = {p.key: p.seconds for p in why(replace(m, rows=rows, measured=6.0)).parts}
+    assert (parts["floor"], parts["overlap"]) == (4.0, 1.0)
+    assert sum(parts.values()) == pytest.approx(6.0)
+    moved = tuple(replace(r, fusable=0.5) for r in rows)  # of 3 s of traffic 1 s would be saved
+    parts = {p.key: p.seconds for p in why(replace(m, rows=moved, measured=6.0)).parts}
+    assert (parts["floor"], parts["fusing"], parts["overlap"]) == (4.0, 1.0, 0.0)
+    assert all(r.bound == max(r.work, r.traffic) for r in costir.measure(small, chip=chip).rows if r.count == 1)
+
+
 def test_roots_of_an_optimizer_are_not_the_models_functions(chip):
     """A norm's one root for each channel is no function of its numbers; AdamW takes one of every parameter."""
 

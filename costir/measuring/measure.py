@@ -60,6 +60,7 @@ class Row:
         special: they evaluate special functions.
         fusable: seconds of traffic through results that only elementwise neighbours read: a compiler would not write them.
         held: the bound of those that the profiler showed, as `measured` is what they took, both stretched to all of them.
+        work, traffic: seconds of computing at the best rate, and of moving the bytes: the larger one of a call is its bound.
     """
 
     phase: str
@@ -77,6 +78,8 @@ class Row:
     special: bool
     fusable: float
     held: float = 0.0
+    work: float = 0.0
+    traffic: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -259,7 +262,8 @@ def rates_of(chip: Chip) -> dict[str, float]:
 def row_of(r: Recorded, measured: float | None, parts: Estimate, chip: Chip, c: Calibration, saved: float) -> Row:
     """One operator: its bound and estimate beside its measured seconds; `saved` is traffic that fusing would save."""
     cost, _ = cost_of(r.call, Conventions())
-    bound, binds = _bound(cost, r.call, chip, c)
+    work, traffic = _bounds(cost, r.call, chip, c)
+    bound, binds = max(work, traffic), "compute" if work > traffic else "memory"
     short = bound - parts.kernel - parts.cold - parts.fresh
     if short > 0:  # no curve can be right that goes below what no kernel is faster than
         parts = replace(parts, kernel=parts.kernel + short, alike=parts.alike or short > SHORT * bound)
@@ -269,7 +273,7 @@ def row_of(r: Recorded, measured: float | None, parts: Estimate, chip: Chip, c: 
     flops, nbytes = float(cost.flops), float(cost.nbytes)
     return Row(
         r.call.phase, path, r.call.name, 1, bound, parts.inside, measured, binds, parts, parts.alike, flops, nbytes,
-        _evaluates(r.call, cost), min(saved, bound),
+        _evaluates(r.call, cost), min(saved, bound), 0.0, work, traffic,
     )  # fmt: skip
 
 
@@ -310,16 +314,16 @@ def _is_simple(call: Call) -> bool:
     )
 
 
-def _bound(cost: Cost, call: Call, chip: Chip, c: Calibration) -> tuple[float, str]:
-    """The roofline time of a call: bytes at the best bandwidth that a working set like its own can have."""
+def _bounds(cost: Cost, call: Call, chip: Chip, c: Calibration) -> tuple[float, float]:
+    """The roofline times of a call, of its FLOPs and of its bytes: at the best bandwidth of a working set like its own."""
     try:
         t = times(cost, chip).at({})
     except ChipError:  # a type that has no rate here
-        return 0.0, "memory"
+        return 0.0, 0.0
     held = {t.ref: float(t.nbytes) for t in (*call.inputs, *call.outputs)}  # written in place, memory counts once
     memory = float(cost.nbytes) / fastest(c, sum(held.values())) if cost.nbytes != 0 else 0.0
     work = max(float(t.compute), float(t.vector))
-    return max(work, memory), "compute" if work > memory else "memory"
+    return work, memory
 
 
 def _grouped(each: Sequence[Row]) -> tuple[Row, ...]:
@@ -335,6 +339,7 @@ def _now(row: Row, speed: float) -> Row:
     seconds, bound = 1 / speed, 1 / max(1.0, speed)
     return replace(
         row, bound=row.bound * bound, held=row.held * bound, estimate=row.estimate * seconds, fusable=row.fusable * bound,
+        work=row.work * bound, traffic=row.traffic * bound,
         measured=None if row.measured is None else row.measured * seconds,
         parts=replace(row.parts, **{k: getattr(row.parts, k) * seconds for k in PARTS}),
     )  # fmt: skip
@@ -353,6 +358,7 @@ def _together(rows: Sequence[Row]) -> Row:
         measured=measured, held=held, binds=max(votes, key=lambda b: votes[b]),
         alike=any(r.alike for r in rows), special=rows[0].special, fusable=sum(r.fusable for r in rows),
         flops=sum(r.flops for r in rows), nbytes=sum(r.nbytes for r in rows),
+        work=sum(r.work for r in rows), traffic=sum(r.traffic for r in rows),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ SLOWER = 0.8  # times the best rate
 
 _ADVICE = {
     "fusing": "fuse elementwise operators (torch.compile), so that intermediate results are not written and read again",
+    "overlap": "operators side by side, or fused with products by a compiler: while one computes, memory has nothing to do",
     "efficiency": "other sizes or layouts: the library does not reach its best rate at these",
     "special": "cheaper functions (tanh for erf in GELU, relu), or fewer evaluations",
     "optimizer": "an optimizer with fewer functions of each parameter, or sparse gradients for tables with few rows in use",
@@ -48,9 +49,10 @@ class Why:
 def why(m: Measurement) -> Why:
     """Split the measured time of a step.
 
-    The floor is the roofline time less the traffic that fusing would save. What lies between a kernel's floor and its
-    calibrated time is special functions where the operator evaluates some, else the library's efficiency at these sizes.
-    The residual is what is left of the measurement; it can be negative.
+    The floor is the roofline time of the whole, less the traffic that fusing would save: as if the work of some operators went
+    on during the traffic of others. What it is short of the sum over operators, one after the other, is lost overlap. What lies
+    between a kernel's floor and its calibrated time is special functions where the operator evaluates some, else the library's
+    efficiency at these sizes. The residual is what is left of the measurement; it can be negative.
     """
     saved = sum(r.fusable for r in m.rows)
     slack = [(r, max(0.0, r.parts.kernel - r.parts.call - r.bound)) for r in m.rows]
@@ -59,10 +61,12 @@ def why(m: Measurement) -> Why:
     cold, fresh, apart = (sum(getattr(r.parts, k) for r in m.rows) for k in ("cold", "fresh", "apart"))
     # What is spent on the way to an operator lies between the operators where it is measured.
     call = sum(r.parts.inside - (r.parts.kernel - r.parts.call) - r.parts.cold - r.parts.fresh - r.parts.apart for r in m.rows)
-    floor = sum(min(r.bound, r.parts.kernel) for r in m.rows) - saved
-    known = floor + saved + special + efficiency + call + cold + apart + fresh + m.between
+    one_by_one = sum(min(r.bound, r.parts.kernel) for r in m.rows) - saved
+    floor = min(one_by_one, max(sum(r.work for r in m.rows), sum(r.traffic for r in m.rows) - saved))
+    known = one_by_one + saved + special + efficiency + call + cold + apart + fresh + m.between
     parts = (
         Part("floor", floor, "roofline floor"), Part("fusing", saved, "traffic that fusing would save"),
+        Part("overlap", one_by_one - floor, "lost overlap"),
         Part("efficiency", efficiency, "library efficiency at these sizes"), Part("special", special, "special functions"),
         Part("cold", cold, "weights from beyond the cache"), Part("fresh", fresh, "fresh pages"),
         Part("apart", apart, "code and small data driven out of the caches"),
@@ -70,7 +74,7 @@ def why(m: Measurement) -> Why:
         Part("residual", m.measured - known, "residual"),
     )  # fmt: skip
     largest = max((p for p in parts if p.key != "floor"), key=lambda p: p.seconds)
-    if floor > m.measured / 2:
+    if one_by_one > m.measured / 2:
         largest = parts[0]
     by = {b: sum(r.bound for r in m.rows if r.binds == b) for b in ("memory", "compute")}
     key = max(by, key=lambda b: by[b]) if largest.key == "floor" else largest.key

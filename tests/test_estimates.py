@@ -194,13 +194,13 @@ def test_code_that_ran_long_ago_is_fetched_again(monkeypatch):
     """By bytes and by time, each as far as it was measured; an operator right after itself finds all of it."""
     step = [slow("relu", 1e-3, 1 << 22), slow("tanh", 3e-3, 1 << 22), slow("tanh", 7e-3, 1 << 22, since=0)]
     monkeypatch.setattr(
-        Estimator, "_alone", lambda self, r, cost: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in step if x is r)
+        Estimator, "_alone", lambda self, r, cost, share: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in step if x is r)
     )
     own = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in step], 0)]
     assert own == pytest.approx([2 * 4 * 10e-6, 2 * 4 * 1e-6, 0], abs=1e-9)
     far = [(replace(r, since=1 << 34), s * 1e3) for r, s in step[:2]]
     monkeypatch.setattr(
-        Estimator, "_alone", lambda self, r, cost: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in far if x is r)
+        Estimator, "_alone", lambda self, r, cost, share: next((Estimate(s), [Lookup("relu", (8,))]) for x, s in far if x is r)
     )
     capped = [e.apart for e in Estimator(surfaces(interrupted=1)).all([r for r, _ in far], 0)]
     assert capped == pytest.approx([2 * 16 * 16e-6] * 2, rel=1e-3)
@@ -208,7 +208,7 @@ def test_code_that_ran_long_ago_is_fetched_again(monkeypatch):
 
 def test_what_all_share_is_fetched_after_a_long_call(monkeypatch):
     step = [slow("relu", 2e-3, 1 << 23, "a"), slow("tanh", 1e-6, 1 << 10, "a"), slow("tanh", 1e-6, 1 << 10, "b")]
-    monkeypatch.setattr(Estimator, "_alone", lambda self, r, cost: next((Estimate(s), []) for x, s in step if x is r))
+    monkeypatch.setattr(Estimator, "_alone", lambda self, r, cost, share: next((Estimate(s), []) for x, s in step if x is r))
     found = Estimator(surfaces(resumed=1)).all([r for r, _ in step], 0)
     assert [e.framework for e in found] == pytest.approx(
         [1e-6, 8 * 2e-6, 1e-6], rel=1e-3

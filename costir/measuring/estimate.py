@@ -74,7 +74,7 @@ class Estimator:
     """
 
     def __init__(self, calibration: Calibration, rates: Mapping[str, float] | None = None, fresh: float = 0.0) -> None:
-        self.c, self.fresh, self._share = calibration, fresh, 0.0
+        self.c, self.fresh = calibration, fresh
         self.rates = rates or {}
         self.matrices = dict(self.rates)  # the library that multiplies matrices may be slower than that of convolutions
         if "products" in calibration.numbers and "fp32" in self.rates:
@@ -134,9 +134,9 @@ class Estimator:
             costs: of the calls, where they are known already.
         """
         given: Sequence[Cost | None] = costs or [None] * len(calls)
-        always, seldom = (sum(_made(r.call, *limits) for r in calls) for limits in ((FRESH, math.inf), (LARGE, FRESH)))
-        self._share = min(1.0, max(0.0, self.fresh - always) / seldom) if seldom else 0.0
-        alone = [self._alone(r, cost) for r, cost in zip(calls, given, strict=True)]
+        always, others = (sum(_made(r.call, *limits) for r in calls) for limits in ((FRESH, math.inf), (LARGE, FRESH)))
+        share = min(1.0, max(0.0, self.fresh - always) / others) if others else 0.0
+        alone = [self._alone(r, cost, share) for r, cost in zip(calls, given, strict=True)]
         ends = list(itertools.accumulate(e.total for e, _ in alone))
         pauses = _pauses(calls, [e.total for e, _ in alone])
         out = []
@@ -150,8 +150,8 @@ class Estimator:
             out.append(self._apart(r, e, kinds, pause, each if _from_python(r) else 0.0, line))
         return out
 
-    def _alone(self, r: Recorded, cost: Cost | None) -> tuple[Estimate, list[Lookup]]:
-        """A call, and where its time was read."""
+    def _alone(self, r: Recorded, cost: Cost | None, share: float = 0.0) -> tuple[Estimate, list[Lookup]]:
+        """A call, and where its time was read; of large results that do not always get fresh pages a `share` does."""
         call, numbers = r.call, self.c.numbers
         framework = self._framework(r)
         if call.name in VIEWS:
@@ -171,7 +171,7 @@ class Estimator:
         around = (0.0 if r.inner else python) + (framework if call.phase != "forward" else 0.0)
         around -= numbers.get("optimizer_inside", 0.0) if call.phase == "optimizer" else 0.0
         cold = self.fetching.cold(r, found, kernel - empty, (), ()) if found else 0.0
-        fresh, alike = self._fresh(call), any(x.alike for x in found)
+        fresh, alike = self._fresh(call, share), any(x.alike for x in found)
         return Estimate(kernel, empty, cold, fresh, framework, alike, 0.0, around), found
 
     def _filled(self, x: Lookup) -> Lookup:
@@ -270,8 +270,8 @@ class Estimator:
             return numbers["node"] if r.begins else 0.0
         return numbers["grad"] if r.tracked else 0.0
 
-    def _fresh(self, call: Call) -> float:
-        return (_made(call, FRESH, math.inf) + self._share * _made(call, LARGE, FRESH)) * self.c.numbers["fresh"]
+    def _fresh(self, call: Call, share: float) -> float:
+        return (_made(call, FRESH, math.inf) + share * _made(call, LARGE, FRESH)) * self.c.numbers["fresh"]
 
 
 def _made(call: Call, least: float, below: float) -> float:

@@ -33,10 +33,13 @@ def fresh_pages(step: Callable[[], Any], seconds: float) -> float:
 
 def _pages() -> int:
     """Bytes of pages so far; always 0 on systems that do not say."""
-    if resource is None:
-        return 0
-    used = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
-    return int(used.ru_minflt) * resource.getpagesize()
+    used = usage()
+    return int(used.ru_minflt) * resource.getpagesize() if used is not None else 0
 
 
-__all__ = ["fresh_pages"]
+def usage() -> Any:
+    """What the system says that this thread has used so far; None on systems that do not say."""
+    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)) if resource is not None else None
+
+
+__all__ = ["fresh_pages", "usage"]

@@ -12,7 +12,7 @@ from costir.measuring.lookup import PICKED, PRODUCTS
 from costir.measuring.lookup_parts import Lookup
 from costir.measuring.subject import Recorded
 
-PICKING = ("embedding", "bag", "bag_mean", "index")  # curves of operators that read rows of their first operand
+OF_ROWS = ("embedding", "bag", "bag_mean", "index")  # curves of operators that read rows of their first operand
 
 
 class Memory(NamedTuple):
@@ -55,7 +55,7 @@ class Fetching:
         if inplace and call.inputs:  # its result is its first operand
             written = {k: read.pop(k) for k in (call.inputs[0].ref,) if k in read}
         rows = 0.0
-        if found[-1].curve in PICKING and call.inputs and call.inputs[0].ref in read:
+        if found[-1].curve in OF_ROWS and call.inputs and call.inputs[0].ref in read:
             rows = self._rows(read.pop(call.inputs[0].ref), *found[-1].sizes)
         held = sum(m.nbytes for m in (*read.values(), *written.values()))
         weights = [m for m in read.values() if m.role in ("weight", "state", "grad") and found[0].curve.startswith("mm")]

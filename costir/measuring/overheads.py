@@ -15,13 +15,9 @@ import torch
 from torch import nn
 
 from costir.measuring.clock import HOST, HostClock
+from costir.measuring.faults import usage
 from costir.measuring.profile import events
 from costir.measuring.timing import timed
-
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
 
 _MANY = 64
 _TIMES = 5
@@ -196,7 +192,5 @@ def _window() -> float:
 
 def _switches() -> int:
     """How often this thread was switched off its core so far; always 0 on systems that do not say."""
-    if resource is None:
-        return 0
-    used = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
-    return int(used.ru_nivcsw + used.ru_nvcsw)
+    used = usage()
+    return int(used.ru_nivcsw + used.ru_nvcsw) if used is not None else 0
